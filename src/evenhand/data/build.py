@@ -1,0 +1,181 @@
+"""The [data] table of a recipe, and the streams it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+
+from evenhand.data import builtin, formats, shapes
+from evenhand.data.augment import Pipeline, build, channel_stats
+from evenhand.data.loader import View
+from evenhand.data.splits import balanced_holdout, class_order, head_mid_tail, longtail_counts, longtail_subset
+from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.errors import UserError
+from evenhand.settings import Settings
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class DataSettings(Settings):
+    """Which samples, made how uneven, seen how."""
+
+    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, .npz, or image list (with root)")
+    root: str | None = Field(None, description="folder that the paths of an image list start from")
+    test_list: str | None = Field(None, description="image list of the test split")
+    size: int | None = Field(None, gt=0, description="image side; default: as stored")
+    grey: bool = Field(False, description="read images as grey")
+    imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
+    kind: Literal["exp", "step"] = Field("exp", description="profile of the long tail")
+    n_max: int | None = Field(None, gt=0, description="samples of the largest class; default: all there are")
+    order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
+    by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
+    val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
+    test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
+    test_per_class: int | None = Field(None, gt=0, description="use only that many test samples of each class")
+    split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
+    groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
+    augment: list[str] = Field(["crop", "flip"], description="training views, see docs")
+    normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
+    skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
+
+    @field_validator("order")
+    @classmethod
+    def _known_order(cls, value: str | list[str]) -> str | list[str]:
+        if isinstance(value, str) and value not in ("index", "reversed"):
+            raise ValueError(f"'{value}' is not an order; use index, reversed, or a list of class names")
+        return value
+
+
+@dataclass(frozen=True)
+class Data:
+    """Streams with the views a method trains and predicts through."""
+
+    streams: Streams
+    train_view: View
+    eval_view: View
+    groups: dict[str, list[int]]
+    groups_rule: str = ""
+    channels: int = 3
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.streams["labelled"].classes
+
+    @property
+    def counts(self) -> list[int]:
+        return self.streams["labelled"].counts
+
+
+def build_data(settings: DataSettings) -> Data:
+    """Read, hold out validation, make long-tailed, and choose the views."""
+    parts = _read(settings)
+    train, test = parts["train"], parts.get("test")
+    if test is None:
+        train, test = _hold_out(train, settings)
+    streams: Streams = {}
+    if "val" in parts:
+        streams["val"] = parts["val"]
+    elif settings.val_per_class:
+        assert train.labels is not None
+        rest, held = balanced_holdout(train.labels, settings.val_per_class, settings.split_seed, len(train.classes))
+        train, streams["val"] = train.subset(rest), train.subset(held, "val")
+    train = make_longtailed(train, settings)
+    if settings.test_per_class:
+        assert test.labels is not None
+        _, kept = balanced_holdout(test.labels, settings.test_per_class, settings.split_seed, len(test.classes))
+        test = test.subset(kept)
+    streams = {"labelled": train.subset(torch.arange(len(train)), "labelled"), **streams, "test": test}
+    if "unlabelled" in parts:
+        streams["unlabelled"] = parts["unlabelled"].unlabelled()
+    empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
+    if empty:
+        raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
+    mean, std = _statistics(settings, train)
+    sample = train.fetch(torch.tensor([0]))
+    groups = dict(head_mid_tail(train.counts, settings.groups))
+    return Data(
+        streams,
+        build(settings.augment, size=sample.shape[-1], mean=mean, std=std),
+        Pipeline([], mean, std),
+        groups,
+        settings.groups,
+        sample.shape[1],
+        {"mean": list(mean), "std": list(std), "size": list(sample.shape[-2:])},
+    )
+
+
+def make_longtailed(train: Stream, settings: DataSettings) -> Stream:
+    """The training stream cut to the recipe's profile."""
+    if settings.imbalance == 1 and settings.n_max is None:
+        return train
+    assert train.labels is not None
+    K = len(train.classes)
+    profile = longtail_counts(settings.n_max or min(train.counts), K, settings.imbalance, settings.kind)
+    rank = class_order(settings.order, K, train.classes)
+    counts = [profile[rank[k]] for k in range(K)]
+    return train.subset(longtail_subset(train.labels, counts, settings.split_seed))
+
+
+def _read(settings: DataSettings) -> Streams:
+    mode = "L" if settings.grey else "RGB"
+    if settings.set == "shapes":
+        return shapes.load()
+    if settings.set in builtin.DATASETS:
+        return builtin.load(settings.set)
+    if settings.root is not None:
+        return _read_lists(settings, mode)
+    parts = formats.read(settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable)
+    if "all" in parts:
+        return {"train": parts["all"]}
+    if "train" not in parts:
+        found = ", ".join(parts)
+        raise UserError(f"{settings.set} has no training part (found: {found}); name one folder or split 'train'")
+    return parts
+
+
+def _read_lists(settings: DataSettings, mode: str) -> Streams:
+    """Training and test lists whose classes may be renumbered by descending training count, both alike."""
+    assert settings.root is not None
+    if settings.test_list is None:
+        raise UserError("an image list needs its test split too: set data.test_list")
+    paths = {"train": settings.set, "test": settings.test_list}
+    parts = {
+        split: formats.read_image_list(path, settings.root, size=settings.size, mode=mode, name=split)
+        for split, path in paths.items()
+    }
+    K = max(len(part.classes) for part in parts.values())
+    names = tuple(str(k) for k in range(K))
+    new = list(range(K))
+    if settings.by_frequency:
+        assert parts["train"].labels is not None
+        new = formats.frequency_order(parts["train"].labels, K)
+        names = tuple(str(new.index(k)) for k in range(K))
+    return {split: replace(part, labels=torch.tensor(new)[part.labels], classes=names) for split, part in parts.items()}
+
+
+def _hold_out(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:
+    """A share of every class as test split, at least one sample of each."""
+    assert train.labels is not None
+    if min(train.counts) < 2:
+        rare = train.classes[train.counts.index(min(train.counts))]
+        raise UserError(f"class '{rare}' has {min(train.counts)} sample(s): too few to hold out a test split; add some")
+    held = [max(1, round(settings.test_share * n)) for n in train.counts]
+    test = longtail_subset(train.labels, held, settings.split_seed)
+    rest = torch.ones(len(train), dtype=torch.bool)
+    rest[test] = False
+    return train.subset(rest.nonzero()[:, 0], "train"), train.subset(test, "test")
+
+
+def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:
+    if isinstance(settings.normalise, list):
+        mean, std = settings.normalise
+        return mean, std
+    if settings.normalise == "imagenet":
+        return IMAGENET
+    some = torch.linspace(0, len(train) - 1, min(len(train), 5000)).long()
+    return channel_stats(train.source.images if isinstance(train.source, Memory) else train.fetch(some))

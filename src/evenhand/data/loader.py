@@ -1,0 +1,118 @@
+"""From streams to batches: which samples a step sees and in which views, as a function of (seed, step) alone.
+
+Nothing is remembered between steps, so a run resumes at any step without saved sampler state, and the batch does
+not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from evenhand import parallel
+from evenhand.data.samplers import Shuffled, Weighted, generator, mix
+from evenhand.data.stream import Memory, Stream
+
+View = Callable[[Tensor, torch.Generator], Tensor]
+"""uint8 (N, C, H, W) -> float (N, C, H, W), normalised; draws from the given CPU generator."""
+
+
+class Picks(Protocol):
+    """Indices of this process's part of the joint batch at a step."""
+
+    steps_per_epoch: int
+
+    def batch(self, step: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What a method wants of one stream at each step.
+
+    batch counts over all processes; each view becomes one tensor of the batch; ``weights`` draws with
+    replacement in proportion to them, one per sample; ``picks`` replaces the sampler altogether.
+    """
+
+    stream: str
+    batch: int
+    views: tuple[View, ...]
+    weights: Tensor | None = None
+    picks: Picks | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's samples: a tensor for each view, labels unless the stream hides them, and their indices."""
+
+    views: tuple[Tensor, ...]
+    labels: Tensor | None
+    indices: Tensor
+
+    @property
+    def x(self) -> Tensor:
+        return self.views[0]
+
+    @property
+    def y(self) -> Tensor:
+        if self.labels is None:
+            raise ValueError("this stream has no labels: feed a labelled stream to a step that needs them")
+        return self.labels
+
+
+class _Steps(Dataset[tuple[Tensor, Tensor]]):
+    """Step number -> raw batch, so that a worker makes whole batches in any order."""
+
+    def __init__(self, stream: Stream, picks: Picks, seed: int) -> None:
+        self.stream, self.picks, self.seed = stream, picks, seed
+        self.rank = parallel.rank()
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        indices = self.picks.batch(step)
+        return self.stream.fetch(indices, generator(self.seed, "frame", step, self.rank)), indices
+
+
+class Loader:
+    """Endless batches of one feed, from any step on."""
+
+    def __init__(self, stream: Stream, feed: Feed, *, seed: int, device: torch.device, workers: int = 0) -> None:
+        if len(stream) == 0:
+            raise ValueError(f"stream '{feed.stream}' is empty: give it at least one sample")
+        place = {"rank": parallel.rank(), "world": parallel.world()}
+        seed = mix(seed, feed.stream)
+        if feed.picks is not None:
+            self.picks: Picks = feed.picks
+        elif feed.weights is not None:
+            self.picks = Weighted(feed.weights, feed.batch, seed, **place)
+        else:
+            self.picks = Shuffled(len(stream), feed.batch, seed, **place)
+        self.stream, self.feed, self.seed, self.device = stream, feed, seed, device
+        self.workers = 0 if isinstance(stream.source, Memory) else workers
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.picks.steps_per_epoch
+
+    def iterate(self, start: int, stop: int) -> Iterator[Batch]:
+        """Batches of the steps start, start + 1, ..., stop - 1."""
+        raw = DataLoader(
+            _Steps(self.stream, self.picks, self.seed),
+            batch_size=None,
+            sampler=range(start, stop),
+            num_workers=self.workers,
+            generator=generator(self.seed, "workers"),
+            pin_memory=self.device.type == "cuda",
+        )
+        for step, (images, indices) in enumerate(raw, start):
+            images = images.to(self.device, non_blocking=True)
+            chance = generator(self.seed, "augment", step, parallel.rank())
+            labels = self.stream.labels
+            yield Batch(
+                tuple(view(images, chance) for view in self.feed.views),
+                None if labels is None else labels[indices].to(self.device, non_blocking=True),
+                indices,
+            )

@@ -1,0 +1,17 @@
+"""The one exception a user should ever see: what is wrong, with what value, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in data, recipe or command; the command line prints it as one line and exits with 2."""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """A hint such as ``did you mean 'epochs'?``, or the known names when none is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,17 @@
+"""The methods by name; a module is imported only when its method is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+METHODS = {
+    "classifier": "evenhand.methods.recognise.classifier:Classifier",
+    "second-stage": "evenhand.methods.recognise.second_stage:SecondStage",
+}
+
+
+def method_class(name: str) -> Any:
+    """The class behind a name; its ``settings`` attribute is its table in a recipe."""
+    module, _, cls = METHODS[name].partition(":")
+    return getattr(import_module(module), cls)

@@ -1,0 +1,64 @@
+"""What ``fit`` asks of a method: one paper, one class, no base class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.stream import Streams
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands before a step. Epochs are passes over the method's first feed, counted from 0."""
+
+    step: int
+    steps_per_epoch: int
+    total_steps: int
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def epochs(self) -> float:
+        return self.total_steps / self.steps_per_epoch
+
+    @property
+    def fraction(self) -> float:
+        return self.step / max(1, self.total_steps)
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Owns its networks and optimisers. ``state`` holds everything that changes during training."""
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        """The data each step needs; the first feed defines the epoch."""
+        ...
+
+    def schedule(self, at: Progress) -> None:
+        """Set everything that depends on time: learning rates, radii, class weights."""
+        ...
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        """One training step; returns the scalars to log."""
+        ...
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, K) for raw samples as a stream fetches them."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Listens(Protocol):
+    """A method steered by validation (dual variables, mixing policy) hears every evaluation."""
+
+    def feedback(self, measured: dict[str, Any], streams: Streams) -> None: ...

@@ -1,0 +1,177 @@
+"""Long-tailed recognition with re-weighted losses and flat minima (spec 04).
+
+Re-weighting and margins drive the loss of rare classes to zero, but at points where the Hessian of that loss still
+has large negative eigenvalues: saddles, which generalise badly. Sharpness-aware minimisation with a radius about ten
+times the usual one keeps training away from them. So any loss here runs under any optimiser here; the paper's
+method is ``loss`` in {ce, ldam, vs}, ``weighting = "drw"`` (none for vs) and ``optim.name = "sam"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from evenhand import parallel
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.samplers import generator, sample_weights
+from evenhand.data.stream import Streams
+from evenhand.methods.common import Net, Optim
+from evenhand.methods.protocol import Progress
+from evenhand.pieces import losses
+from evenhand.pieces.mixing import mixup
+from evenhand.pieces.perturbed import LPFSGD
+from evenhand.pieces.sam import SAM
+from evenhand.pieces.schedules import milestone
+from evenhand.settings import Settings
+
+Sampling = Literal["instance", "square-root", "class-balanced", "effective-number"]
+
+
+class ClassifierSettings(Settings):
+    """[method] of a long-tail classifier."""
+
+    name: Literal["classifier"] = "classifier"
+    batch: int = Field(128, gt=0, description="images per step, over all processes")
+    net: Net = Net()
+    optim: Optim = Optim()
+    loss: Literal["ce", "focal", "ldam", "vs", "la", "ib"] = "ce"
+    weighting: Literal["none", "drw", "always"] = Field("none", description="class-balanced weights: never, late, always")
+    drw_start: float = Field(0.8, ge=0, description="epoch at which drw begins, or share of the run when below 1")
+    beta: float = Field(0.9999, ge=0, lt=1, description="of the effective number of samples")
+    sampling: Sampling = Field("instance", description="how often a class is drawn")
+    mixup: float = Field(0.0, ge=0, description="Beta(a, a) mixing of images and labels, with loss ce; 0: off")
+    max_margin: float = Field(0.5, gt=0, description="of ldam")
+    scale: float = Field(30.0, gt=0, description="of ldam's cosine logits")
+    vs_gamma: float = Field(0.05, ge=0)
+    vs_tau: float = Field(0.75, ge=0)
+    la_tau: float = Field(1.0, ge=0)
+    focal_gamma: float = Field(1.0, ge=0)
+    ib_start: float = Field(0.5, ge=0, description="epoch at which ib replaces ce, or share of the run when below 1")
+    ib_scale: float = Field(1000.0, gt=0)
+
+    @model_validator(mode="after")
+    def _combinable(self) -> ClassifierSettings:
+        if self.mixup and self.loss != "ce":
+            raise ValueError(f"mixup needs loss = 'ce', got '{self.loss}': set mixup = 0")
+        return self
+
+
+class Classifier:
+    """One network, one optimiser, one weighted loss."""
+
+    settings = ClassifierSettings
+
+    def __init__(self, settings: ClassifierSettings, data: Data, *, seed: int, device: torch.device) -> None:
+        self.set, self.data = settings, data
+        head: Literal["linear", "cosine"] = "cosine" if settings.loss == "ldam" else "linear"
+        net = settings.net.build(len(data.classes), data.channels, head).to(device)
+        self.player = settings.optim.player(net, seed=seed)
+        self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)  # (K,)
+        self.priors = self.counts / self.counts.sum()
+        self.weights = torch.ones_like(self.counts)
+        self.influence = False
+        self.seed = seed
+        self.chance = generator(seed)
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        labels = streams["labelled"].labels
+        weights = None if labels is None else sampling_weights(self.set.sampling, labels, self.data.counts, self.set.beta)
+        return {"labelled": Feed("labelled", self.set.batch, (self.data.train_view,), weights)}
+
+    def schedule(self, at: Progress) -> None:
+        s = self.set
+        s.optim.apply(self.player, at)
+        if s.weighting != "none":
+            start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)
+            self.weights = losses.deferred_weights(self.counts, at.epoch, start, s.beta)
+        self.chance = generator(self.seed, "mixup", at.step, parallel.rank())
+        self.influence = s.loss == "ib" and at.epoch >= milestone(s.ib_start, at.epochs)
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        x, target = batch["labelled"].x, batch["labelled"].y
+        if self.set.mixup:
+            x, target = mixup(x, target, self.set.mixup, self.chance, len(self.counts))
+        self.player.net.train()
+        optimizer, parts = self.player.optimizer, self.set.optim.accumulate
+        if isinstance(optimizer, LPFSGD):
+            loss = self._gradient(x, target, optimizer.parts, optimizer.perturbed)
+        else:
+            loss = self._gradient(x, target, parts)
+        if isinstance(optimizer, SAM):
+            with self.player.ascent():
+                self._gradient(x, target, parts)
+        self.player.step()
+        return {"loss": loss}
+
+    def _gradient(
+        self, x: Tensor, target: Tensor, parts: int, around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> Tensor:
+        """Add the gradient of the joint weighted mean, part by part, each inside ``around()``."""
+        mass = self._mass(target)
+        joint = parallel.mean(mass.sum())
+        loss = torch.zeros((), device=x.device)
+        for x_part, target_part, mass_part in zip(x.chunk(parts), target.chunk(parts), mass.chunk(parts), strict=True):
+            with around():
+                with self.player.autocast():
+                    part = self._loss(x_part, target_part) * (mass_part.sum() / joint)
+                self.player.backward(part)
+            loss += part.detach()
+        return loss
+
+    def _mass(self, target: Tensor) -> Tensor:
+        """What each sample weighs in the mean: focal and influence-balanced losses divide by the batch size."""
+        if self.set.loss == "focal" or self.influence:
+            return torch.ones(len(target), device=target.device)
+        return target @ self.weights if target.is_floating_point() else self.weights[target]
+
+    def _loss(self, x: Tensor, target: Tensor) -> Tensor:
+        s = self.set
+        features = self.player.net.features(x)  # (N, d)
+        logits = self.player.net.head(features)  # (N, K)
+        if self.influence:
+            return losses.influence_balanced_loss(logits, target, features, self.counts, scale=s.ib_scale)
+        match s.loss:
+            case "ldam":
+                return losses.ldam_loss(
+                    logits, target, self.counts, max_margin=s.max_margin, scale=s.scale, weight=self.weights
+                )
+            case "vs":
+                return losses.vs_loss(
+                    logits, target, self.counts, gamma=s.vs_gamma, tau=s.vs_tau, weight=self.weights
+                )
+            case "la":
+                return losses.logit_adjusted_loss(logits, target, self.priors, tau=s.la_tau, weight=self.weights)
+            case "focal":
+                return losses.focal_loss(logits, target, gamma=s.focal_gamma, weight=self.weights)
+        if target.is_floating_point():
+            terms = -(target * self.weights * logits.float().log_softmax(1)).sum(1)  # (N,)
+            return terms.sum() / self._mass(target).sum()
+        return cross_entropy(logits.float(), target, self.weights)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        net = self.player.judged()
+        logits = net(self.data.eval_view(x.to(self.player.device), self.chance))
+        return logits * self.set.scale if self.set.loss == "ldam" else logits
+
+    def state(self) -> dict[str, Any]:
+        return self.player.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.player.load_state(state)
+
+
+def sampling_weights(rule: Sampling, labels: Tensor, counts: list[int], beta: float) -> Tensor | None:
+    """How likely each sample is drawn; None draws every sample once an epoch."""
+    if rule == "instance":
+        return None
+    if rule == "effective-number":
+        return losses.class_balanced_weights(counts, beta)[labels]
+    return sample_weights(labels, len(counts), {"square-root": 0.5, "class-balanced": 1.0}[rule])

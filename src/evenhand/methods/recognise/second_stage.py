@@ -1,0 +1,120 @@
+"""Second stages: keep the features of a finished run, make its classifier even-handed.
+
+Representation and classifier want different sampling: features learn best from the data as they are, the classifier
+from balanced classes. cRT retrains the linear classifier with class-balanced sampling, LWS learns one scale for each
+class, tau-normalisation divides each class weight by its norm to the power tau, and MiSLAS combines scales with
+label-aware smoothing and BatchNorm statistics shifted to the balanced sampling.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from evenhand import parallel
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.samplers import generator
+from evenhand.data.stream import Streams
+from evenhand.errors import UserError
+from evenhand.methods.common import Optim
+from evenhand.methods.protocol import Progress
+from evenhand.methods.recognise.classifier import sampling_weights
+from evenhand.pieces import losses
+from evenhand.settings import Settings
+
+
+class SecondStageSettings(Settings):
+    """[method] of a second stage; the first one is named in [needs] as ``first``."""
+
+    name: Literal["second-stage"] = "second-stage"
+    rule: Literal["crt", "lws", "tau-norm", "mislas"] = "crt"
+    batch: int = Field(128, gt=0, description="images per step, over all processes")
+    optim: Optim = Optim(lr=0.05, schedule="cosine")
+    tau: float = Field(0.7, ge=0, description="of tau-norm; choose it on validation")
+    smooth_head: float = Field(0.3, ge=0, le=1, description="MiSLAS label smoothing of the largest class")
+    smooth_tail: float = Field(0.0, ge=0, le=1, description="and of the smallest")
+
+
+class ScaledHead(nn.Module):
+    """A frozen classifier whose logits are multiplied by one learnt factor for each class."""
+
+    def __init__(self, head: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.inner = head
+        self.scale = nn.Parameter(torch.ones(num_classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.inner(features) * self.scale  # (N, K)
+
+
+class SecondStage:
+    """Frozen features, a new or rescaled head."""
+
+    settings = SecondStageSettings
+
+    def __init__(
+        self, settings: SecondStageSettings, data: Data, *, seed: int, device: torch.device, first: Any = None
+    ) -> None:
+        if first is None:
+            raise UserError("method 'second-stage' needs a first run: set needs.first to a recipe or a run's folder")
+        self.set, self.data = settings, data
+        self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
+        net = copy.deepcopy(first.player.judged()).requires_grad_(False)
+        net.head = self._new_head(net.head).to(device)
+        self.player = settings.optim.player(net, seed=seed)
+
+    def _new_head(self, head: nn.Module) -> nn.Module:
+        K, d = len(self.counts), head.weight.shape[1]
+        if head.weight.shape[0] != K:
+            raise UserError(f"the first run knows {head.weight.shape[0]} classes, the data have {K}; use the same data")
+        if self.set.rule == "crt":
+            return nn.Linear(d, K)
+        if self.set.rule == "tau-norm":
+            plain = nn.Linear(d, K)
+            norm = head.weight.norm(dim=1, keepdim=True)
+            plain.weight.data = head.weight / norm**self.set.tau
+            plain.bias.data.zero_()
+            return plain
+        return ScaledHead(head, K)
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        labels = streams["labelled"].labels
+        assert labels is not None
+        weights = sampling_weights("class-balanced", labels, self.data.counts, 0.0)
+        return {"labelled": Feed("labelled", self.set.batch, (self.data.train_view,), weights)}
+
+    def schedule(self, at: Progress) -> None:
+        self.set.optim.apply(self.player, at)
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        x, y = batch["labelled"].x, batch["labelled"].y
+        net = self.player.net.eval()
+        if self.set.rule == "mislas":
+            net.train()  # shifted BatchNorm: statistics follow the balanced sampling, weights stay
+        with torch.no_grad():
+            features = net.features(x)
+        logits = net.head(features)
+        if self.set.rule == "mislas":
+            s = self.set
+            loss = losses.label_aware_smoothing_loss(logits, y, self.counts, head=s.smooth_head, tail=s.smooth_tail)
+        else:
+            loss = nn.functional.cross_entropy(logits, y)
+        if self.set.rule != "tau-norm":
+            self.player.backward(loss * parallel.share(torch.tensor(float(len(y)), device=x.device)))
+            self.player.step()
+        return {"loss": loss.detach()}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
+
+    def state(self) -> dict[str, Any]:
+        return self.player.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.player.load_state(state)

@@ -1,0 +1,110 @@
+"""A network with its optimiser, and what happens between backward and step.
+
+A classifier has one player, a GAN two, a domain-adversarial method two with different radii. The player scales
+the loss under float16, averages gradients over processes, clips, steps, and keeps the moving average; the
+method decides what is a loss and when to step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from evenhand import parallel
+from evenhand.pieces.sam import SAM
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+class Player:
+    """``backward`` as often as needed, then ``step``.
+
+    clip: largest gradient norm; ema: decay of the averaged copy used for evaluation;
+    precision: autocast type of forward passes (float16 scales the loss); freeze_bn: SAM's second pass leaves
+    BatchNorm's running statistics alone.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip: float | None = None,
+        ema: float | None = None,
+        precision: Precision = "float32",
+        freeze_bn: bool = True,
+    ) -> None:
+        self.net = parallel.join_batchnorm(net) if parallel.world() > 1 else net
+        self.optimizer = optimizer
+        self.clip = clip
+        self.ema = ema
+        self.precision = precision
+        self.freeze_bn = freeze_bn
+        self.device = next(net.parameters()).device
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+        self.average = copy.deepcopy(net).requires_grad_(False) if ema is not None else None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Forward passes go here; a no-op under float32."""
+        enabled = self.precision != "float32"
+        dtype = getattr(torch, self.precision) if enabled else torch.bfloat16
+        return torch.autocast(self.device.type, dtype=dtype, enabled=enabled)
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    @contextmanager
+    def ascent(self) -> Iterator[None]:
+        """Inside, the weights stand at the worst point of the SAM ball; the joint gradient gives the direction."""
+        if not isinstance(self.optimizer, SAM):
+            raise TypeError(f"ascent needs a SAM optimiser, got {type(self.optimizer).__name__}")
+        parallel.average_gradients(self.parameters)
+        with self.optimizer.ascent(self.net if self.freeze_bn else None):
+            yield
+
+    def step(self) -> None:
+        """Average over processes, unscale, clip, step, forget the gradients, move the average."""
+        parallel.average_gradients(self.parameters)
+        self.scaler.unscale_(self.optimizer)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._follow()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        if self.average is None or self.ema is None:
+            return
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.net.parameters()), 1.0 - self.ema)
+        for mine, theirs in zip(self.average.buffers(), self.net.buffers(), strict=True):
+            mine.copy_(theirs)
+
+    def judged(self) -> nn.Module:
+        """The network that evaluation uses: the average if there is one, in eval mode."""
+        return (self.average if self.average is not None else self.net).eval()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])

@@ -1,0 +1,103 @@
+"""The run's diary: JSON lines always, TensorBoard when asked, progress for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+
+from evenhand import parallel
+from evenhand.errors import UserError
+
+
+class Meter:
+    """Means of scalars over the steps since the last reading, kept on the device until then."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.steps = 0
+
+    def add(self, scalars: dict[str, Tensor]) -> None:
+        for name, value in scalars.items():
+            value = torch.as_tensor(value).detach().float()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.steps += 1
+
+    def read(self) -> dict[str, float]:
+        """The means over processes and steps; empties the meter."""
+        if not self.steps:
+            return {}
+        names = sorted(self.sums)
+        means = parallel.mean(torch.stack([self.sums[n] for n in names]) / self.steps).tolist()
+        self.sums, self.steps = {}, 0
+        return dict(zip(names, means, strict=True))
+
+
+class Log:
+    """Appends rows to ``log.jsonl`` and draws the bar; only the writing process does either."""
+
+    def __init__(self, folder: Path, total_steps: int, *, progress: bool, tensorboard: bool, label: str) -> None:
+        self.writer = parallel.is_writer()
+        self.path = folder / "log.jsonl"
+        self.board = self._open_board(folder) if tensorboard and self.writer else None
+        self.bar = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]} {task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), disable=not (progress and self.writer), transient=True,
+        )  # fmt: skip
+        self.task = self.bar.add_task(label, total=total_steps, rate="", note="")
+
+    @staticmethod
+    def _open_board(folder: Path) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError("run.tensorboard needs the extra: pip install 'evenhand[tensorboard]'") from error
+        return SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> Log:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+        if self.board is not None:
+            self.board.close()
+
+    def forget_after(self, step: int) -> None:
+        """On resume, drop rows that the steps to come will write again."""
+        if self.writer and self.path.exists():
+            rows = (line for line in self.path.read_text().splitlines() if _is_row(line))
+            kept = [line for line in rows if json.loads(line)["step"] <= step]
+            self.path.write_text("".join(line + "\n" for line in kept))
+
+    def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
+        if not self.writer:
+            return
+        with self.path.open("a") as out:
+            out.write(json.dumps({"kind": kind, "step": step, "epoch": round(epoch, 4), **values}) + "\n")
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(f"{kind}/{name}", value, step)
+
+    def advance(self, step: int, rate: float, note: str) -> None:
+        shown = f"{rate:,.0f} img/s" if math.isfinite(rate) else ""
+        self.bar.update(self.task, completed=step, rate=shown, note=note)
+
+
+def _is_row(line: str) -> bool:
+    """A kill may leave half a line at the end."""
+    try:
+        return "step" in json.loads(line)
+    except ValueError:
+        return False

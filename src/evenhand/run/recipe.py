@@ -1,0 +1,197 @@
+"""Recipes: one typed tree written as TOML. ``defaults < recipe < variant < --set``, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args
+
+from pydantic import BaseModel, Field, ValidationError
+
+from evenhand.data.build import DataSettings
+from evenhand.errors import UserError, did_you_mean
+from evenhand.methods import METHODS, method_class
+from evenhand.run.settings import Run
+from evenhand.settings import Settings
+
+AnyMethod = Annotated[
+    reduce(lambda a, b: Union[a, b], (method_class(name).settings for name in METHODS)),  # noqa: UP007
+    Field(discriminator="name"),
+]
+
+
+class Expected(Settings):
+    """A number to compare with, and who says so."""
+
+    value: float
+    tolerance: float = Field(..., ge=0, description="half-width that still counts as agreement")
+    source: Literal["authors", "measured"]
+
+
+class Recipe(Settings):
+    """Everything a run depends on."""
+
+    about: str = Field("", description="what this recipe does, in a line")
+    data: DataSettings = DataSettings()
+    method: AnyMethod  # type: ignore[valid-type]
+    run: Run = Run()
+    needs: dict[str, str] = Field({}, description="other runs this one starts from: recipe name or run folder")
+    expect: dict[str, Expected] = Field({}, description="test metrics that reproduce compares with")
+    smoke: dict[str, Any] = Field({}, description="overrides for a run of seconds, offline")
+    variants: dict[str, dict[str, Any]] = Field({}, description="named overrides, chosen as recipe:variant")
+
+    def digest(self) -> str:
+        """Names what is trained: the tree without folder, device and display."""
+        tree = self.model_dump(exclude={"about", "expect", "smoke", "variants"})
+        for key in ("folder", "device", "threads", "workers", "tensorboard", "progress", "resume", "stop_after"):
+            del tree["run"][key]
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+    def toml(self) -> str:
+        """The whole tree, defaults filled in."""
+        return to_toml(self.model_dump(exclude_none=True, exclude={"smoke", "variants"}))
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(p.name.removesuffix(".toml") for p in files("evenhand.recipes").iterdir() if p.name.endswith(".toml"))
+
+
+def recipe_text(name: str) -> str:
+    """The TOML of one of our recipes, or of a file."""
+    if name in recipe_names():
+        return (files("evenhand.recipes") / f"{name}.toml").read_text()
+    path = Path(name)
+    if path.is_file():
+        return path.read_text()
+    if path.is_dir() and (path / "recipe.toml").is_file():
+        return (path / "recipe.toml").read_text()
+    raise UserError(f"no recipe '{name}': give a file or one of ours; {did_you_mean(name, recipe_names())}")
+
+
+def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
+    """Read ``name``, ``name:variant`` or a file, then apply overrides such as ``"run.epochs=5"``."""
+    name = str(path_or_name)
+    variant = ""
+    if ":" in name and not Path(name).exists():
+        name, _, variant = name.rpartition(":")
+    try:
+        tree = tomllib.loads(recipe_text(name))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{name} is not valid TOML: {error}") from error
+    changes: dict[str, Any] = {}
+    if variant:
+        known = tree.get("variants", {})
+        if variant not in known:
+            raise UserError(f"recipe '{name}' has no variant '{variant}'; {did_you_mean(variant, known)}")
+        changes |= flatten(known[variant])
+    changes |= overrides if isinstance(overrides, Mapping) else dict(parse_override(text) for text in overrides)
+    if "run.folder" not in changes and "folder" not in tree.get("run", {}):
+        stem = Path(name).stem if Path(name).suffix else Path(name).name
+        changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{changes.get('run.seed', 0)}"
+    for key, value in changes.items():
+        _put(tree, key, value)
+    return validate(tree, name)
+
+
+def smoke_recipe(name: str) -> Recipe:
+    """The recipe cut down to seconds by its own [smoke] table."""
+    return load_recipe(name, flatten(load_recipe(name).smoke))
+
+
+def validate(tree: dict[str, Any], name: str) -> Recipe:
+    """Check types and names; the first mistake becomes one line."""
+    if "name" not in tree.get("method", {}):
+        raise UserError(f"{name}: method.name is missing; known: {', '.join(METHODS)}")
+    if tree["method"]["name"] not in METHODS:
+        wrong = str(tree["method"]["name"])
+        raise UserError(f"{name}: method.name = '{wrong}' is unknown; {did_you_mean(wrong, METHODS)}")
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{name}: {_one_line(error, tree['method']['name'])}") from error
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """``key=value`` with a TOML value; what is not TOML is a string."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise UserError(f"--set '{text}' is not key=value; write for example --set run.epochs=5")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"run": {"epochs": 5}} -> {"run.epochs": 5}"""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def to_toml(tree: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML of nested dicts of plain values: scalars first, then one table for each dict."""
+    lines = [f"{_key(k)} = {_literal(v)}" for k, v in tree.items() if not isinstance(v, Mapping)]
+    text = "\n".join(lines) + "\n" if lines else ""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            name = f"{prefix}{_key(key)}"
+            text += f"\n[{name}]\n" * any(not isinstance(v, Mapping) for v in value.values())
+            text += to_toml(value, f"{name}.")
+    return text
+
+
+def _key(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() else json.dumps(key)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_literal(v) for v in value) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"--set {key}: '{part}' is a value, not a table")
+    tree[last] = value
+
+
+def _one_line(error: ValidationError, method: str) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"] if part != method]
+    where = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        table = _table(Recipe, path[:-1], method)
+        inside = f"[{'.'.join(path[:-1])}]" if path[:-1] else "the recipe"
+        return f"unknown key '{path[-1]}' in {inside}; {did_you_mean(path[-1], table)}"
+    message = first["msg"].removeprefix("Value error, ")
+    given = first.get("input")
+    shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, list)) else ""
+    return f"{where}: {message}{shown}"
+
+
+def _table(model: type[BaseModel], path: list[str], method: str) -> list[str]:
+    """The keys allowed at a path."""
+    for part in path:
+        if part == "method":
+            model = method_class(method).settings
+            continue
+        annotation = model.model_fields[part].annotation
+        inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)

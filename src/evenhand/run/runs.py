@@ -1,0 +1,152 @@
+"""From a recipe to a measured run, and from a run's folder back to its method."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand import __version__, parallel
+from evenhand.data.build import Data, build_data
+from evenhand.data.samplers import mix
+from evenhand.errors import UserError
+from evenhand.measure.classification import evaluate
+from evenhand.methods import method_class
+from evenhand.methods.protocol import Method
+from evenhand.run import checkpoint
+from evenhand.run.loop import fit
+from evenhand.run.recipe import Recipe, load_recipe, smoke_recipe
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A finished or paused run: its recipe, its data and its method with the chosen weights."""
+
+    folder: Path
+    recipe: Recipe
+    data: Data
+    method: Method
+    checkpoint: str
+    step: int
+
+
+def train(recipe: Recipe, *, smoke: bool = False) -> Path:
+    """Train a recipe, after the runs it needs, and measure it on the test split; returns the run's folder.
+
+    ``smoke`` cuts the needed runs down as their own [smoke] tables say.
+    """
+    device = parallel.local_device(recipe.run.device)
+    parallel.start(device)
+    folder = Path(recipe.run.folder)
+    data = build_data(recipe.data)
+    method = build_method(recipe, data, device, smoke=smoke)
+    if parallel.is_writer() and not (recipe.run.resume and (folder / "recipe.toml").exists()):
+        _describe(folder, recipe, data)
+    fit(method, data.streams, recipe.run, digest=recipe.digest())
+    if is_complete(folder):
+        measure(folder)
+    return folder
+
+
+def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:
+    """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
+    settings: Any = recipe.method
+    needs = {name: _needed(target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(mix(recipe.run.seed, "weights"))
+        method: Method = method_class(settings.name)(settings, data, seed=recipe.run.seed, device=device, **needs)
+    return method
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the run reached its last step."""
+    content = checkpoint.load(folder / "last.pt")
+    return bool(content["step"] == content["total"])
+
+
+def open_run(folder: str | Path, *, name: str | None = None, device: str = "auto") -> OpenRun:
+    """Load a run as its selection rule says, or a named checkpoint of it such as ``epoch-0010.pt``."""
+    folder = Path(folder)
+    if not (folder / "recipe.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no recipe.toml; give the folder that train printed")
+    recipe = load_recipe(folder / "recipe.toml")
+    name = name or ("last.pt" if recipe.run.select == "last" else "best.pt")
+    content = checkpoint.load(folder / name)
+    data = build_data(recipe.data)
+    method = build_method(recipe, data, parallel.local_device(device))
+    method.load_state(content["method"])
+    return OpenRun(folder, recipe, data, method, name, int(content["step"]))
+
+
+def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
+    """Measure a run on a split and write ``measure.json``: the only place that opens the test split unasked."""
+    run = open_run(folder)
+    if split not in run.data.streams:
+        raise UserError(f"this run has no '{split}' split; it has: {', '.join(run.data.streams)}")
+    result = evaluate(run.method.predict, run.data.streams[split], batch=run.recipe.run.eval_batch)
+    table = {
+        "split": split,
+        "checkpoint": run.checkpoint,
+        "step": run.step,
+        "select": run.recipe.run.select,
+        "classes": list(run.data.classes),
+        "train_counts": run.data.counts,
+        "groups_rule": f"{run.data.groups_rule}, by training count",
+        **result.table(run.data.groups),
+    }
+    if parallel.is_writer():
+        name = "measure.json" if split == "test" else f"measure-{split}.json"
+        checkpoint.write_atomically(run.folder / name, json.dumps(table, indent=1).encode())
+    return table
+
+
+def _needed(target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
+    """The run behind a [needs] entry: a run's folder, or a recipe trained on this recipe's data with its own views."""
+    if (Path(target) / "recipe.toml").is_file():
+        return open_run(target, device=recipe.run.device)
+    other = smoke_recipe(target) if smoke else load_recipe(target)
+    folder = Path(recipe.run.folder)
+    run = recipe.run.model_copy(
+        update={
+            "folder": str(folder.with_name(f"{folder.name}-needs-{target.replace(':', '-').replace('/', '-')}")),
+            "resume": True,
+            **{key: getattr(other.run, key) for key in ("epochs", "steps", "eval_every", "select")},
+        }
+    )
+    data = recipe.data.model_copy(update={"augment": other.data.augment})
+    if not (Path(run.folder) / "measure.json").exists():
+        train(other.model_copy(update={"run": run, "data": data}), smoke=smoke)
+    return open_run(run.folder, device=recipe.run.device)
+
+
+def _describe(folder: Path, recipe: Recipe, data: Data) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "last.pt").exists():
+        return  # fit refuses this folder; leave what describes it
+    streams = {
+        name: {
+            "samples": len(stream),
+            "classes": list(stream.classes),
+            "counts": None if stream.labels is None else stream.counts,
+            "digest": stream.digest(),
+        }
+        for name, stream in data.streams.items()
+    }
+    environment = {
+        "evenhand": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "processes": parallel.world(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    checkpoint.write_atomically(folder / "recipe.toml", recipe.toml().encode())
+    checkpoint.write_atomically(folder / "streams.json", json.dumps(streams, indent=1).encode())
+    checkpoint.write_atomically(folder / "environment.json", json.dumps(environment, indent=1).encode())
