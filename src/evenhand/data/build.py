@@ -143,19 +143,18 @@ def _read_lists(settings: DataSettings, mode: str) -> Streams:
     assert settings.root is not None
     if settings.test_list is None:
         raise UserError("an image list needs its test split too: set data.test_list")
-    paths = {"train": settings.set, "test": settings.test_list}
-    parts = {
-        split: formats.read_image_list(path, settings.root, size=settings.size, mode=mode, name=split)
-        for split, path in paths.items()
-    }
+    lists = {"train": settings.set, "test": settings.test_list}
+    size = settings.size or 224
+    parts = {split: formats.read_image_list(path, settings.root, size=size, mode=mode) for split, path in lists.items()}
     K = max(len(part.classes) for part in parts.values())
-    names = tuple(str(k) for k in range(K))
-    new = list(range(K))
+    new = torch.arange(K)
     if settings.by_frequency:
         assert parts["train"].labels is not None
         new = formats.frequency_order(parts["train"].labels, K)
-        names = tuple(str(new.index(k)) for k in range(K))
-    return {split: replace(part, labels=torch.tensor(new)[part.labels], classes=names) for split, part in parts.items()}
+    names = tuple(str(old) for old in new.argsort().tolist())
+    return {
+        split: replace(part, labels=new[part.labels], classes=names, name=split) for split, part in parts.items()
+    }
 
 
 def _hold_out(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:

@@ -8,13 +8,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from evenhand.nets import build_net
+from evenhand.methods.protocol import Progress
+from evenhand.nets import Classifier, HeadKind, build_net
 from evenhand.nets.weights import load_weights
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
 from evenhand.pieces.player import Player, Precision
 from evenhand.pieces.sam import SAM, relative_radius
-from evenhand.methods.protocol import Progress
 from evenhand.settings import Settings
 
 
@@ -23,10 +23,10 @@ class Net(Settings):
 
     name: str = Field("resnet32", description="see evenhand list")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
-    stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for CPU-sized trials")
+    stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
     weights: str | None = Field(None, description="file to start from (safetensors or state dict)")
 
-    def build(self, num_classes: int, channels: int, head: Literal["linear", "cosine"] = "linear") -> nn.Module:
+    def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
         net = build_net(
             self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,
             stem_stride=self.stem_stride,
@@ -55,7 +55,7 @@ class Optim(Settings):
     rho_milestones: list[float] = Field([], description="when the radius changes, like milestones")
     rho_values: list[float] = Field([], description="radius before, between and after the rho_milestones")
     rho_last: float | None = Field(None, ge=0, description="linear radius: from rho to rho_last over the run")
-    freeze_bn: bool = Field(True, description="SAM's second pass leaves BatchNorm statistics alone; false: official code")
+    freeze_bn: bool = Field(True, description="SAM's second pass leaves BatchNorm statistics alone")
     sigma: float = Field(1e-4, ge=0, description="PGD noise on the gradient (standard deviation)")
     lpf_gamma: float = Field(1e-3, ge=0, description="LPF-SGD noise relative to the filter norm")
     lpf_parts: int = Field(8, gt=0, description="LPF-SGD perturbations per batch")

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 
-def milestone(when: float, epochs: float) -> float:
+def milestone(when: float, epochs: float) -> int:
     """The epoch a milestone stands for."""
-    return round(when * epochs) if when < 1 else when
+    return round(when * epochs) if when < 1 else math.ceil(when)
 
 
 def warmup(epoch: int, length: int) -> float:

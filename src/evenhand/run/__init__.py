@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evenhand.run.loop import fit
     from evenhand.run.recipe import Recipe, load_recipe
-    from evenhand.run.settings import Run
     from evenhand.run.runs import open_run, train
+    from evenhand.run.settings import Run
 
 _HOMES = {
     "fit": "loop", "load_recipe": "recipe", "Recipe": "recipe", "Run": "settings", "train": "runs", "open_run": "runs",

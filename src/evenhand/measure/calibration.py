@@ -1,0 +1,46 @@
+"""Calibration: of the predictions made with confidence 0.8, are 80% right?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: one entry per bin, all 0 in an empty bin."""
+
+    confidence: Tensor  # (B,) mean confidence
+    accuracy: Tensor  # (B,) share predicted right
+    count: Tensor  # (B,) samples
+
+
+def reliability(probs: Tensor, target: Tensor, bins: int = 15) -> Reliability:
+    """Samples in ``bins`` equal intervals (lo, hi] of confidence, a row's largest probability of (N, K)."""
+    if bins < 1:
+        raise ValueError(f"bins={bins}: use at least 1, commonly 15")
+    if probs.ndim != 2 or not len(probs) or target.shape != probs.shape[:1]:
+        shapes = f"probs {tuple(probs.shape)} and target {tuple(target.shape)}"
+        raise ValueError(f"{shapes}: expected (N, K) and (N,), N >= 1")
+    probs = probs.detach().double()
+    # Loose, since rows in half precision sum to 1 only roughly: this is to catch logits and nan.
+    if not (probs.min() >= 0 and (probs.sum(1) - 1).abs().max() <= 0.05):
+        raise ValueError("probs: some row is not a probability distribution; apply softmax(dim=1) to logits")
+    confidence, predicted = probs.max(1)
+    edges = torch.arange(1, bins, device=probs.device, dtype=probs.dtype) / bins
+    bin_of = torch.bucketize(confidence, edges)  # (N,)
+    right = (predicted == target.to(predicted.device)).double()
+    count = torch.bincount(bin_of, minlength=bins)
+    return Reliability(
+        torch.bincount(bin_of, confidence, minlength=bins) / count.clamp_min(1),
+        torch.bincount(bin_of, right, minlength=bins) / count.clamp_min(1),
+        count,
+    )
+
+
+def expected_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) -> float:
+    """ECE ``sum_b n_b / N |accuracy_b - confidence_b|``, in [0, 1]; 0 is perfect calibration."""
+    r = reliability(probs, target, bins)
+    return float((r.count * (r.accuracy - r.confidence).abs()).sum() / r.count.sum())

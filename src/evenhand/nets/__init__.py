@@ -1,0 +1,63 @@
+"""Networks. Every classifier is ``head(features(x))``:
+
+- ``net.features(x)`` gives (N, d) features, ``d = net.num_features``;
+- ``net.head`` maps them to (N, K) logits with ``weight`` (K, d): ``nn.Linear``, or ``CosineHead`` for LDAM;
+- ``net(x)`` is ``net.head(net.features(x))``.
+
+The head is stored under torchvision's name ``fc``; ``net.head = other`` replaces it. Initial weights come
+from torch's generator alone: seed it inside ``torch.random.fork_rng()`` and build there to fix them.
+
+>>> net = build_net("resnet32", num_classes=10)
+>>> sum(p.numel() for p in net.parameters())
+464154
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+from evenhand.errors import did_you_mean
+from evenhand.nets.cifar import CifarResNet, SmallCNN
+from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
+from evenhand.nets.imagenet import ImageNetResNet
+from evenhand.nets.weights import load_weights
+from evenhand.nets.wide import WideResNet
+
+__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head"]
+
+NETS: dict[str, Callable[..., Classifier]] = {
+    "small-cnn": SmallCNN,
+    **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
+    **{f"resnet{depth}": partial(ImageNetResNet, depth) for depth in (18, 34, 50, 101)},
+    **{f"wrn28-{factor}": partial(WideResNet, factor) for factor in (2, 8)},
+}
+
+
+def build_net(
+    name: str,
+    *,
+    num_classes: int,
+    channels: int = 3,
+    head: HeadKind = "linear",
+    width: int | None = None,
+    stem_stride: int | None = None,
+    zero_init_residual: bool | None = None,
+) -> Classifier:
+    """The network called ``name`` in ``NETS``; None leaves an option at the network's own default.
+
+    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet).
+    """
+    if name not in NETS:
+        raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
+    given = {"width": width, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
+    options = {option: value for option, value in given.items() if value is not None}
+    accepted = inspect.signature(NETS[name]).parameters
+    for option, value in options.items():
+        if option not in accepted:
+            raise ValueError(f"net '{name}' has no option {option} (got {value}); leave it out")
+    for option, value in {"channels": channels, **options}.items():
+        if option != "zero_init_residual" and value < 1:
+            raise ValueError(f"{option} is {value}; it must be at least 1")
+    return NETS[name](num_classes=num_classes, channels=channels, head=head, **options)

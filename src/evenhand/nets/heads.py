@@ -1,0 +1,73 @@
+"""The last layer, linear or cosine, and the convention by which every classifier shows it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenhand.errors import did_you_mean
+
+HeadKind = Literal["linear", "cosine"]
+
+
+class CosineHead(nn.Module):
+    """Cosines between features and class vectors: ``x·w_c / (|x| |w_c|)``, no bias.
+
+    LDAM needs it (spec 04). ``weight`` is (K, d) as in ``nn.Linear``; rows start uniform in (-1, 1), then
+    scaled to unit length. Outputs lie in [-1, 1]: a loss must multiply them by a scale.
+
+    >>> CosineHead(64, 10)(torch.randn(8, 64)).shape
+    torch.Size([8, 10])
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(F.normalize(torch.empty(out_features, in_features).uniform_(-1, 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x), F.normalize(self.weight))  # (N, K)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+class Classifier(nn.Module):
+    """A network that is ``head(features(x))``; subclasses build the layers and write ``features``.
+
+    ``features(x)`` is (N, num_features), ``head`` maps it to (N, K) logits. The head is stored as ``fc``,
+    torchvision's name; assigning ``net.head`` replaces that very module.
+    """
+
+    fc: nn.Linear | CosineHead
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def __setattr__(self, name: str, value: Tensor | nn.Module) -> None:
+        # nn.Module registers submodules before it looks at properties, so a property setter is never called.
+        super().__setattr__("fc" if name == "head" else name, value)
+
+    @property
+    def head(self) -> nn.Linear | CosineHead:
+        return self.fc
+
+    def features(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.features(x))
+
+
+def make_head(kind: HeadKind, num_features: int, num_classes: int) -> nn.Linear | CosineHead:
+    """A new last layer for ``num_classes`` classes."""
+    heads = {"linear": nn.Linear, "cosine": CosineHead}
+    if kind not in heads:
+        raise ValueError(f"head '{kind}' is unknown; {did_you_mean(str(kind), heads)}")
+    if num_classes < 2:
+        raise ValueError(f"num_classes is {num_classes}; a classifier needs at least 2 classes")
+    return heads[kind](num_features, num_classes)

@@ -1,0 +1,112 @@
+"""Before training: does the recipe hold, are the files sound, how much memory and time will it take?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from evenhand import parallel
+from evenhand.data import formats
+from evenhand.data.build import build_data
+from evenhand.data.files import Problem, find_problems
+from evenhand.data.loader import Loader
+from evenhand.data.stream import Streams
+from evenhand.methods.protocol import Method, Progress
+from evenhand.run.recipe import Recipe
+from evenhand.run.runs import build_method
+
+WARM, TIMED = 2, 4
+
+
+def check_recipe(recipe: Recipe) -> list[Problem]:
+    """Print what a run would use; returns the problems that would spoil it."""
+    say = Console()
+    data = build_data(recipe.data)
+    problems = [p for p in find_problems(data.streams) if p.severity == "error"]
+    _print_streams(data.streams, say)
+    _print_problems(problems, say)
+    if recipe.needs:
+        say.print(f"needs: {', '.join(f'{k} = {v}' for k, v in recipe.needs.items())} (not estimated)", highlight=False)
+        return problems
+    device = parallel.local_device(recipe.run.device)
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    method = build_method(recipe, data, device)
+    seconds, total, size = _time_steps(method, data.streams, recipe, device)
+    say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
+    say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
+    return problems
+
+
+def look(path: Path) -> list[Problem]:
+    """Print what a folder, CSV or array file holds, and what is wrong with it."""
+    say = Console()
+    problems = formats.check(path)
+    if not any(p.kind == "layout" for p in problems):
+        _print_streams(formats.read(path, memory=False, skip_unreadable=True), say)
+    _print_problems(problems, say)
+    return [p for p in problems if p.severity == "error"]
+
+
+def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:
+    """Seconds per step on a throw-away method, steps of the whole run, and parameters."""
+    run = recipe.run
+    loaders = {
+        name: Loader(streams[feed.stream], feed, seed=run.seed, device=device)
+        for name, feed in method.feeds(streams).items()
+    }
+    epoch_steps = next(iter(loaders.values())).steps_per_epoch
+    total = run.steps if run.steps is not None else round(run.epochs * epoch_steps)
+    method.schedule(Progress(0, epoch_steps, max(1, total)))
+    batches = {name: loader.iterate(0, WARM + TIMED) for name, loader in loaders.items()}
+    began = 0.0
+    for step in range(WARM + TIMED):
+        if step == WARM:
+            began = time.perf_counter()
+        scalars = method.update({name: next(batch) for name, batch in batches.items()})
+        sum(float(value) for value in scalars.values())  # waits for the device
+    player: Any = getattr(method, "player", None)
+    size = sum(p.numel() for p in player.parameters) if player is not None else 0
+    return (time.perf_counter() - began) / TIMED, total, size
+
+
+def _memory(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"peak GPU memory {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB"
+    import resource
+
+    return f"peak memory so far {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _print_streams(streams: Streams, say: Console) -> None:
+    table = Table("stream", "samples", "classes", "largest", "smallest", "imbalance", box=None)
+    for name, stream in streams.items():
+        if stream.labels is None:
+            table.add_row(name, str(len(stream)), "-", "-", "-", "-")
+            continue
+        counts = stream.counts
+        low, high = min(counts), max(counts)
+        share = f"{high / low:.1f}" if low else "a class is empty"
+        table.add_row(
+            name, str(len(stream)), str(len(counts)), f"{high} {stream.classes[counts.index(high)]}",
+            f"{low} {stream.classes[counts.index(low)]}", share,
+        )  # fmt: skip
+    say.print(table)
+
+
+def _print_problems(problems: list[Problem], say: Console) -> None:
+    for problem in problems[:20]:
+        say.print(f"{problem.severity}: {problem.file}: {problem.message}", highlight=False)
+    if len(problems) > 20:
+        say.print(f"... and {len(problems) - 20} more")

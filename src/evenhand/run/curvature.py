@@ -1,0 +1,101 @@
+"""The class-wise Hessian of a run: is a rare class at a minimum or on a saddle?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from evenhand.data.samplers import generator
+from evenhand.errors import UserError, did_you_mean
+from evenhand.measure.hessian import ClassSpectrum, class_spectra
+from evenhand.report.hessian import plot_dynamics, plot_spectra
+from evenhand.run import checkpoint
+from evenhand.run.runs import OpenRun, open_run
+
+
+def study(
+    folder: Path,
+    *,
+    classes: Sequence[str] | None = None,
+    every_checkpoint: bool = False,
+    steps: int = 64,
+    probes: int = 1,
+    max_samples: int = 512,
+) -> dict[str, Any]:
+    """Spectra of the plain cross-entropy on each class's training images; writes hessian.json and plots."""
+    names: list[str | None] = [None]
+    if every_checkpoint:
+        names = [path.name for path in sorted(folder.glob("epoch-*.pt"))]
+        if not names:
+            raise UserError(f"{folder} kept no checkpoints: train with --set run.keep_every=10")
+    history: dict[str, list[tuple[float, float, float]]] = {}
+    rows: list[dict[str, Any]] = []
+    spectra: dict[str, ClassSpectrum] = {}
+    for name in names:
+        run = open_run(folder, name=name)
+        spectra = of_run(run, classes, steps=steps, probes=probes, max_samples=max_samples)
+        epoch = run.step * _batch(run) / len(run.data.streams["labelled"])
+        for label, result in spectra.items():
+            s = result.spectrum
+            history.setdefault(label, []).append((epoch, s.minimum, s.maximum))
+            rows.append({
+                "class": label, "checkpoint": run.checkpoint, "epoch": round(epoch, 2), "samples": result.samples,
+                "loss": result.loss, "gradient_norm": result.gradient_norm, "minimum": s.minimum,
+                "maximum": s.maximum, "ratio": s.ratio, "trace": s.trace, "error": s.error,
+                "eigenvalues": s.eigenvalues.tolist(), "weights": s.weights.tolist(),
+            })  # fmt: skip
+    checkpoint.write_atomically(folder / "hessian.json", json.dumps(rows, indent=1).encode())
+    plot_spectra({k: v.spectrum for k, v in spectra.items()}, folder / "hessian.svg", title=folder.name)
+    if every_checkpoint:
+        plot_dynamics(history, folder / "hessian-dynamics.svg", title=folder.name)
+    _print(rows)
+    print(f"{folder / 'hessian.json'}  {folder / 'hessian.svg'}")
+    return {"rows": rows}
+
+
+def of_run(
+    run: OpenRun, classes: Sequence[str] | None = None, *, steps: int = 64, probes: int = 1, max_samples: int = 512
+) -> dict[str, ClassSpectrum]:
+    """Spectra by class name, on training images without augmentation, BatchNorm in eval mode."""
+    stream = run.data.streams["labelled"]
+    for name in classes or ():
+        if name not in stream.classes:
+            raise UserError(f"no class is called '{name}'; {did_you_mean(name, stream.classes)}")
+    wanted = [stream.classes.index(name) for name in classes or stream.classes]
+    assert stream.labels is not None
+    method: Any = run.method
+    net = method.player.judged()
+
+    def scaled_loss(logits: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(method.logit_scale * logits, target)
+
+    found: dict[str, ClassSpectrum] = {}
+    for k in wanted:
+        mine = (stream.labels == k).nonzero()[:max_samples, 0]
+        images = run.data.eval_view(stream.fetch(mine), generator(0))
+        spectrum = class_spectra(
+            net, images, stream.labels[mine], [k], steps=steps, probes=probes, max_samples=None, loss=scaled_loss,
+            generator=generator(0, "hessian", k),
+        )  # fmt: skip
+        found[stream.classes[k]] = spectrum[k]
+    return found
+
+
+def _batch(run: OpenRun) -> int:
+    return int(getattr(run.recipe.method, "batch", 1))
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    heads = ("class", "checkpoint", "images", "loss", "|gradient|", "λ min", "λ max", "|λmin/λmax|", "trace")
+    table = Table(*heads, box=None)
+    for r in rows:
+        values = (r["loss"], r["gradient_norm"], r["minimum"], r["maximum"], r["ratio"], r["trace"])
+        table.add_row(r["class"], r["checkpoint"], str(r["samples"]), *(f"{value:.3g}" for value in values))
+    Console().print(table)

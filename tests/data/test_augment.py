@@ -1,0 +1,408 @@
+"""Batched augmentation against PIL, one image at a time, and against what each step promises."""
+
+from __future__ import annotations
+
+import colorsys
+import pickle
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from evenhand.data import augment, imageops, policies
+from evenhand.data.augment import Pipeline, build, channel_stats
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+STEPS = ["crop", "flip", "centre-crop", "resized-crop", "jitter", "grayscale", "blur", "cutout", "erase",
+         "randaugment", "autoaugment"]  # fmt: skip
+
+
+def photos(n: int = 6, c: int = 3, h: int = 24, w: int = 24, seed: int = 0) -> Tensor:
+    """Smooth shapes plus noise, of varied contrast; the last one is flat."""
+    g = torch.Generator().manual_seed(seed)
+    coarse = torch.nn.functional.interpolate(torch.rand(n, c, 4, 4, generator=g), size=(h, w), mode="bilinear")
+    pixels = 255 * (0.15 + 0.8 * coarse * torch.rand(n, 1, 1, 1, generator=g))
+    pixels += 12 * torch.randn(n, c, h, w, generator=g)
+    pixels[-1] = 77
+    return pixels.clamp(0, 255).to(torch.uint8)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def through_pil(x: Tensor, work: Callable[[Image.Image], Image.Image]) -> Tensor:
+    done = []
+    for image in x.permute(0, 2, 3, 1).numpy():
+        out = np.asarray(work(Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)))
+        done.append(torch.from_numpy(out.copy()).view(*out.shape[:2], x.shape[1]).permute(2, 0, 1))
+    return torch.stack(done)
+
+
+def apart(a: Tensor, b: Tensor) -> int:
+    assert a.shape == b.shape
+    assert a.dtype == b.dtype == torch.uint8
+    return int((a.int() - b.int()).abs().max())
+
+
+def named(name: str, x: Tensor, value: float) -> Tensor:
+    return policies.apply(x, torch.full((len(x),), policies.NAMES.index(name)), torch.full((len(x),), value))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("factor", [0.0, 0.05, 0.5, 0.95, 1.0, 1.7])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("brightness", ImageEnhance.Brightness),
+        ("colour", ImageEnhance.Color),
+        ("contrast", ImageEnhance.Contrast),
+        ("sharpness", ImageEnhance.Sharpness),
+    ],
+)
+def test_blends_match_pil(ours: str, theirs: type, factor: float, channels: int) -> None:
+    x = photos(c=channels)
+    got, want = named(ours, x, factor), through_pil(x, lambda im: theirs(im).enhance(factor))
+    assert apart(got, want) <= 1
+    assert (got == want).float().mean() > 0.995
+    if factor == 1:
+        assert torch.equal(got, x)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [16, 24, 41])
+def test_look_ups_match_pil(channels: int, size: int) -> None:
+    x = photos(c=channels, h=size, w=size)
+    for name, value, work in (
+        ("equalize", 0, ImageOps.equalize),
+        ("invert", 0, ImageOps.invert),
+        ("posterize", 5, lambda im: ImageOps.posterize(im, 5)),
+        ("posterize", 8, lambda im: ImageOps.posterize(im, 8)),
+        ("solarize", 100.5, lambda im: ImageOps.solarize(im, 100.5)),
+        ("solarize", 256, lambda im: ImageOps.solarize(im, 256)),
+    ):
+        assert torch.equal(named(name, x, value), through_pil(x, work)), name
+    # PIL scales by a rounded factor, we by the exact quotient: a level apart at most, and ours spans 0..255.
+    stretched = named("autocontrast", x, 0)
+    assert apart(stretched, through_pil(x, ImageOps.autocontrast)) <= 1
+    assert (stretched[:-1].amax((2, 3)) == 255).all()
+    assert (stretched[:-1].amin((2, 3)) == 0).all()
+    assert torch.equal(stretched[-1], x[-1])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("value", [-0.3, -0.07, 0.0, 0.13, 0.3])  # no ties between pixels
+@pytest.mark.parametrize("name", policies.WARPS)
+def test_warps_match_pil(name: str, value: float, channels: int) -> None:
+    x = photos(c=channels, h=20, w=28)
+    h, w = 20, 28
+    matrix = {
+        "shear-x": (1, value, 0, 0, 1, 0),
+        "shear-y": (1, 0, 0, value, 1, 0),
+        "translate-x": (1, 0, value * w, 0, 1, 0),
+        "translate-y": (1, 0, 0, 0, 1, value * h),
+    }
+    if name == "rotate":
+        value *= 100
+        want = through_pil(x, lambda im: im.rotate(value))
+    else:
+        want = through_pil(x, lambda im: im.transform(im.size, Image.Transform.AFFINE, matrix[name]))
+    got = named(name, x, value)
+    assert (got == want).float().mean() > 0.995  # PIL rounds positions to 1/65536
+    if value == 0:
+        assert torch.equal(got, x)
+
+
+def test_warp_fills_what_it_uncovers() -> None:
+    x = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
+    matrix = torch.tensor([[[1.0, 0, 3], [0, 1, 0]]])
+    moved = imageops.affine(x, matrix, fill=128)
+    assert (moved[..., :5] == 200).all()
+    assert (moved[..., 5:] == 128).all()
+
+
+def test_luma_and_hue_match_slow_forms() -> None:
+    x = photos()
+    grey = through_pil(x, lambda im: im.convert("L").convert("RGB"))[:, :1]
+    assert torch.equal(imageops.luma(x).to(torch.uint8), grey)
+    turn = torch.tensor([-0.5, -0.2, 0.0, 0.1, 0.33, 0.5])
+    got = imageops.shift_hue(x, turn)
+    assert torch.equal(got[2], x[2])
+    for i, j, k in [(0, 3, 4), (1, 20, 9), (3, 0, 23), (4, 11, 11), (5, 5, 5)]:
+        hue, saturation, value = colorsys.rgb_to_hsv(*(x[i, :, j, k] / 255).tolist())
+        want = colorsys.hsv_to_rgb((hue + float(turn[i])) % 1, saturation, value)
+        assert torch.allclose(got[i, :, j, k].float(), 255 * torch.tensor(want), atol=0.51)
+
+
+@pytest.mark.parametrize("size", [9, 24, 50])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resample_matches_pil(interpolation: imageops.Interpolation, size: int) -> None:
+    x = photos(h=30, w=26)
+    boxes = [[0, 0, 30, 26], [3, 5, 20, 11], [29, 25, 1, 1], [10, 0, 7, 26], [1, 1, 12, 12], [0, 4, 30, 3]]
+    got = imageops.resample(x, torch.tensor(boxes), size, interpolation)
+    kernel = Image.Resampling[interpolation.upper()]
+    for image, (top, left, height, width), mine in zip(x, boxes, got, strict=True):
+        window = (left, top, left + width, top + height)
+        want = through_pil(image[None], lambda im, box=window: im.crop(box).resize((size, size), kernel))[0]
+        assert apart(mine, want) <= 1
+
+
+def test_blur_matches_scipy_inside() -> None:
+    x = photos(h=40, w=40)
+    got = imageops.blur(x, torch.full((len(x),), 1.3))
+    want = gaussian_filter(x.numpy().astype(float), sigma=(0, 0, 1.3, 1.3), truncate=8)
+    assert np.abs(got.numpy() - want)[..., 8:-8, 8:-8].max() <= 0.51
+    assert torch.equal(got[-1], x[-1])  # flat stays flat up to the border
+    assert torch.equal(imageops.blur(x, torch.full((len(x),), 0.01)), x)
+
+
+@pytest.mark.parametrize("reflect", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_crop_takes_windows_of_the_padded_image(channels: int, reflect: bool) -> None:
+    x = photos(n=40, c=channels, h=10, w=12, seed=1)
+    x[-1] = torch.arange(120).view(10, 12)
+    out = augment.random_crop(x, seeded(), size=9, padding=2, reflect=reflect, flip=True)
+    padded = np.pad(x.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="reflect" if reflect else "constant")
+    found = []
+    for image, crop in zip(padded, out.numpy(), strict=True):
+        places = [
+            (i, j, flip)
+            for i in range(6)
+            for j in range(8)
+            for flip in (False, True)
+            if np.array_equal(image[:, i : i + 9, j : j + 9][:, :, :: -1 if flip else 1], crop)
+        ]
+        assert places
+        found.append(places[0])
+    assert len({place[:2] for place in found}) > 15  # every sample draws its own place
+    assert 10 < sum(place[2] for place in found) < 30
+
+
+def test_crop_without_room_is_the_image_and_too_large_is_an_error() -> None:
+    x = photos()
+    assert torch.equal(augment.random_crop(x, seeded(), size=24, padding=0), x)
+    with pytest.raises(ValueError, match="cannot crop 40 from 24x24"):
+        augment.random_crop(x, seeded(), size=40)
+    with pytest.raises(ValueError, match="cannot crop 30"):
+        augment.centre_crop(x, size=30)
+    assert torch.equal(augment.centre_crop(x, size=20), x[..., 2:22, 2:22])
+
+
+def test_grouped_policy_equals_one_sample_at_a_time() -> None:
+    x = photos(n=45)
+    op = torch.arange(45) % len(policies.NAMES)
+    value = torch.rand(45, generator=seeded())
+    value[[policies.NAMES[i] == "posterize" for i in op]] = 5
+    together = policies.apply(x, op, value, fill=9)
+    alone = [policies.apply(x[i : i + 1], op[i : i + 1], value[i : i + 1], fill=9) for i in range(45)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, policy: Callable[..., Tensor], n: int) -> tuple[Tensor, Tensor]:
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def record(x: Tensor, op: Tensor, value: Tensor, _: int = 0) -> Tensor:
+        seen.append((op, value))
+        return x
+
+    monkeypatch.setattr(policies, "apply", record)
+    policy(torch.zeros(n, 1, 2, 2, dtype=torch.uint8), seeded())
+    ops, values = zip(*seen, strict=True)
+    return torch.stack(ops), torch.stack(values)
+
+
+def test_rand_augment_draws_three_of_fourteen_uniformly(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, value = recorded(monkeypatch, policies.rand_augment, 7000)
+    assert len(op) == 3
+    assert len(policies.RANDAUGMENT) == 14
+    for name, (low, high) in policies.RANDAUGMENT.items():
+        drawn = value[op == policies.NAMES.index(name)]
+        assert abs(len(drawn) / op.numel() - 1 / 14) < 0.01, name
+        assert low <= drawn.min()
+        assert drawn.max() <= high
+        assert abs(float(drawn.mean()) - (low + high) / 2) <= 0.05 * (high - low), name
+    bits = value[op == policies.NAMES.index("posterize")].int()
+    assert bits.unique().tolist() == [4, 5, 6, 7, 8]
+    assert (op[0] == op[1]).float().mean() > 0.04  # with replacement: one in fourteen repeats
+
+
+def test_auto_augment_follows_the_published_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, value = recorded(monkeypatch, policies.auto_augment, 20000)
+    for half in range(2):
+        for name in policies.NAMES:
+            rows = [row[half] for row in policies.AUTOAUGMENT_CIFAR]
+            odds = sum(p for op_name, p, _ in rows if op_name == name) / 25
+            if name == "identity":
+                odds = sum(1 - p for _, p, _ in rows) / 25
+            assert abs(float((op[half] == policies.NAMES.index(name)).float().mean()) - odds) < 0.015
+    moved = value[op == policies.NAMES.index("translate-x")].unique()
+    assert torch.allclose(moved, torch.tensor([-9, -8, 8, 9]) / 9 * 150 / 331)
+    assert policies.magnitude("posterize", 7) == 5
+    assert policies.magnitude("solarize", 9) == 0
+    assert policies.magnitude("colour", 9, -1) == pytest.approx(0.1)
+    assert policies.magnitude("rotate", 2, -1) == pytest.approx(-20 / 3)
+
+
+def test_flat_channels_and_tiny_images_survive_every_operation() -> None:
+    for size in (1, 2, 3):
+        x = photos(n=15, h=size, w=size)
+        out = policies.apply(x, torch.arange(15), torch.full((15,), 0.5))
+        assert out.shape == x.shape
+
+
+def test_cutout_paints_one_grey_square() -> None:
+    x = torch.zeros(400, 3, 32, 32, dtype=torch.uint8)
+    out = augment.cutout(x, seeded())
+    painted = out[:, 0] == 125
+    assert torch.equal(painted, out[:, 1] == 123)
+    assert torch.equal(painted, out[:, 2] == 114)
+    assert torch.equal((out > 0).any(1), painted)
+    height, width = painted.any(2).sum(1), painted.any(1).sum(1)
+    assert torch.equal(painted.sum((1, 2)), height * width)  # a full box
+    assert max(height.max(), width.max()) <= 17
+    whole = painted[:, 1:-1, 1:-1].sum((1, 2)) == painted.sum((1, 2))
+    assert (height - width).abs()[whole & (height > 0)].max() <= 1
+    assert 0.15 * 32 < height.float().mean() < 0.25 * 32  # 0.25 less what the border clips
+    assert set(augment.cutout(x[:, :1], seeded()).unique().tolist()) == {0, 123}
+
+
+def test_erase_is_standard_normal_noise_in_a_quarter() -> None:
+    x = torch.zeros(400, 3, 16, 16, dtype=torch.uint8)
+    out = augment.erase(x, seeded(), mean=(0.5,) * 3, std=(0.1,) * 3)
+    touched = (out > 0).flatten(1).any(1)
+    assert 0.18 < touched.float().mean() < 0.32
+    noise = (out[out > 0] / 255 - 0.5) / 0.1
+    assert abs(float(noise.mean())) < 0.03
+    assert abs(float(noise.std()) - 1) < 0.03
+    area = (out > 0).any(1)[touched].float().mean((1, 2))
+    assert area.min() > 0.01
+    assert area.max() < 0.4
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(3, 60), st.integers(3, 60), st.integers(0, 99))
+def test_boxes_lie_inside_the_image(h: int, w: int, seed: int) -> None:
+    x = torch.zeros(50, 1, h, w, dtype=torch.uint8)
+    top, left, height, width = augment._boxes(x, (0.08, 1.0), (3 / 4, 4 / 3), seeded(seed)).unbind(1)
+    assert min(height.min(), width.min()) >= 1
+    assert min(top.min(), left.min()) >= 0
+    assert (top + height).max() <= h
+    assert (left + width).max() <= w
+
+
+def test_boxes_keep_scale_and_ratio_and_fall_back_to_the_centre() -> None:
+    x = torch.zeros(1, 1, 1, 1).expand(3000, 1, 224, 224)
+    _, _, height, width = augment._boxes(x, (0.08, 1.0), (3 / 4, 4 / 3), seeded()).unbind(1)
+    share, ratio = height * width / 224**2, width / height
+    assert 0.075 < share.min() < 0.12
+    assert share.max() > 0.9
+    assert 0.73 < ratio.min() < 0.77
+    assert 1.3 < ratio.max() < 1.36
+    assert (ratio > 1).float().mean() == pytest.approx(0.5, abs=0.03)
+    narrow = augment._boxes(torch.zeros(2, 1, 4, 400), (0.9, 1.0), (3 / 4, 4 / 3), seeded())
+    assert narrow.tolist() == [[0, 197, 4, 5]] * 2
+
+
+def test_jitter_factors_stay_in_torchvisions_range() -> None:
+    x = torch.full((3000, 3, 2, 2), 100, dtype=torch.uint8)
+    bright = augment.colour_jitter(x, seeded(), amounts=(0.4, 0.0, 0.0, 0.0))[:, 0, 0, 0].int()
+    assert bright.min() in (59, 60, 61)
+    assert bright.max() in (139, 140)
+    assert abs(float(bright.float().mean()) - 99.5) < 1
+    assert torch.equal(augment.colour_jitter(x, seeded(), amounts=(0.0, 0.0, 0.9, 0.5)), x)  # grey has no colour
+    assert torch.equal(augment.colour_jitter(photos(), seeded(), amounts=(0.0,) * 4), photos())
+    with pytest.raises(ValueError, match="hue in"):
+        augment.colour_jitter(x, seeded(), amounts=(0.4, 0.4, 0.4, 0.7))
+
+
+def test_grayscale_and_flip_touch_their_share() -> None:
+    x = photos(n=500)[:-1]
+    grey = augment.grayscale(x, seeded())
+    flat = (grey[:, 0] == grey[:, 1]).flatten(1).all(1)
+    assert 0.14 < flat.float().mean() < 0.26
+    assert torch.equal(grey[~flat], x[~flat])
+    flipped = augment.horizontal_flip(x, seeded())
+    same = (flipped == x).flatten(1).all(1)
+    assert 0.42 < same.float().mean() < 0.58
+    assert torch.equal(flipped[~same], x[~same].flip(-1))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_keeps_its_promises(name: str, channels: int, count: int) -> None:
+    x = photos(n=count + 1, c=channels, h=18, w=18, seed=3)[:count]
+    before = x.clone()
+    pipeline = build([name], size=18, mean=MEAN[:channels], std=STD[:channels], jitter=(0.4, 0.4, 0.4, 0.1))
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    first = pipeline(x, seeded(5))
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], np.random.get_state()[1])
+    assert states[2] == random.getstate()
+    torch.manual_seed(1)
+    assert torch.equal(first, pickle.loads(pickle.dumps(pipeline))(x, seeded(5)))
+    assert torch.equal(x, before)  # the dataset is never written to
+    assert first.shape == x.shape
+    assert first.dtype == torch.float32
+    assert first.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(set(STEPS) - {"centre-crop"}))
+def test_another_seed_gives_another_batch(name: str) -> None:
+    pipeline = build([name], size=24, mean=MEAN, std=STD)
+    assert not torch.equal(pipeline(photos(40), seeded(1)), pipeline(photos(40), seeded(2)))
+
+
+def test_trap_16_evaluation_is_clean_of_augmentation() -> None:
+    x = photos()
+    mean, std = (torch.tensor(v).double().view(-1, 1, 1) for v in (MEAN, STD))
+    want = (x.double() / 255 - mean) / std
+    for evaluation in (build([], size=24, mean=MEAN, std=STD), build("none", size=24, mean=MEAN, std=STD)):
+        assert torch.allclose(evaluation(x).double(), want, atol=1e-5)
+
+
+def test_fused_crop_and_flip_draws_both() -> None:
+    assert len(build(["crop", "flip"], size=24, mean=MEAN, std=STD).steps) == 1
+    assert len(build("strong", size=24, mean=MEAN, std=STD).steps) == 3
+    assert len(build(["flip", "cutout", "crop"], size=24, mean=MEAN, std=STD).steps) == 3
+    gradient = torch.arange(24, dtype=torch.uint8).expand(200, 3, 24, 24)
+    out = build("weak", size=24, mean=MEAN, std=STD)(gradient, seeded())
+    falling = out[:, 0, 12, 8] > out[:, 0, 12, 15]
+    assert 0.4 < falling.float().mean() < 0.6
+
+
+def test_channel_stats_are_those_of_the_pixels() -> None:
+    x = photos(n=50, h=17, w=13)
+    mean, std = channel_stats(x)
+    pixels = x.numpy().astype(float).transpose(1, 0, 2, 3).reshape(3, -1) / 255
+    assert np.allclose(mean, pixels.mean(1))
+    assert np.allclose(std, pixels.std(1))
+    out = Pipeline([], mean, std)(x)
+    assert torch.allclose(out.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(out.std((0, 2, 3)), torch.ones(3), atol=1e-3)
+    assert channel_stats(torch.zeros(2, 1, 3, 3, dtype=torch.uint8)) == ((0.0,), (1 / 255,))
+
+
+def test_mistakes_name_the_remedy() -> None:
+    with pytest.raises(ValueError, match="no augmentation step 'randaugmnt'; did you mean 'randaugment'"):
+        build(["crop", "randaugmnt"], size=32, mean=MEAN, std=STD)
+    with pytest.raises(ValueError, match="no augmentation preset 'stong'; did you mean 'strong'"):
+        build("stong", size=32, mean=MEAN, std=STD)
+    weak = build("weak", size=32, mean=MEAN, std=STD)
+    with pytest.raises(ValueError, match="uint8"):
+        weak(torch.rand(2, 3, 32, 32), seeded())
+    with pytest.raises(ValueError, match=r"\(N, 3, H, W\)"):
+        weak(photos(c=1), seeded())
+    with pytest.raises(ValueError, match=r"torch\.Generator"):
+        weak(photos())
+    with pytest.raises(ValueError, match="std above 0"):
+        Pipeline([], (0.5,), (0.0,))
+    with pytest.raises(ValueError, match="interpolation is 'cubic'"):
+        augment.resized_crop(photos(), seeded(), size=8, interpolation="cubic")  # type: ignore[arg-type]

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import contextlib
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from evenhand.data.files import (
+    Files,
+    Items,
+    centre_box,
+    find_problems,
+    from_dataset,
+    images_in,
+    load_image,
+    natural,
+    random_box,
+)
+from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A smooth image, so that JPEG and scaling change it little."""
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    wave = np.stack([x, y, 0.5 + 0.5 * np.sin(3 * x + 5 * y + seed)], -1)
+    return Image.fromarray((wave * 255).astype(np.uint8))
+
+
+def save(path: Path, width: int = 40, height: int = 40, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(width, height, seed).save(path)
+    return path
+
+
+def truncate(path: Path) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    return path
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_an_image_of_the_wanted_size_is_returned_untouched(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", 32, 32)
+    expected = torch.from_numpy(np.array(picture(32, 32))).permute(2, 0, 1)
+    assert torch.equal(Files([path], size=32).fetch(torch.tensor([0]))[0], expected)
+    grey = Files([path], size=32, mode="L").fetch([0])
+    assert torch.equal(grey[0, 0], torch.from_numpy(np.array(picture(32, 32).convert("L"))))
+
+
+@pytest.mark.parametrize("sides", [(300, 200), (200, 301), (97, 97), (130, 520)])
+def test_evaluation_framing_equals_resize_then_centre_crop(tmp_path: Path, sides: tuple[int, int]) -> None:
+    path = save(tmp_path / "a.png", *sides)
+    resize = round(96 * 256 / 224)
+    scale = resize / min(sides)
+    slow = picture(*sides).resize(
+        (round(sides[0] * scale), round(sides[1] * scale)), Image.Resampling.BILINEAR
+    )
+    left, top = round((slow.width - 96) / 2), round((slow.height - 96) / 2)
+    expected = np.array(slow.crop((left, top, left + 96, top + 96))).transpose(2, 0, 1)
+    ours = Files([path], size=96).fetch([0])[0].numpy()
+    assert np.abs(ours.astype(int) - expected).max() <= 3  # rounding of the long side only
+
+
+def test_jpeg_draft_agrees_with_full_decoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    picture(900, 700).save(path, quality=95)
+    box = centre_box(900, 700, 96, 110)
+    expected = np.array(Image.open(path).resize((96, 96), Image.Resampling.BILINEAR, box=box)).astype(int)
+    ours = Files([path], size=96).fetch([0])[0].permute(1, 2, 0).numpy()
+    assert np.abs(ours - expected).mean() < 1.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("sides", [(40, 40), (800, 500)])  # the large one goes through JPEG draft
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, sides: tuple[int, int]) -> None:
+    upright = picture(*sides)
+    undo = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # transposition that makes the file need its orientation
+    turned = upright.transpose(Image.Transpose(undo[orientation])) if orientation > 1 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned.save(tmp_path / "turned.jpg", quality=95, exif=exif)
+    upright.save(tmp_path / "upright.jpg", quality=95)
+    files = Files([tmp_path / "turned.jpg", tmp_path / "upright.jpg"], size=40, random_frame=True)
+    ours, expected = files.fetch([0, 1]).int()
+    assert (ours - expected).abs().float().mean() < 2
+    crops = [files.fetch([i], seeded(5)).int() for i in (0, 1)]
+    assert (crops[0] - crops[1]).abs().float().mean() < 2
+
+
+def test_palette_alpha_and_sixteen_bit(tmp_path: Path) -> None:
+    red = Image.new("RGBA", (8, 8), (255, 0, 0, 255))
+    red.paste((0, 0, 0, 0), (0, 0, 4, 8))  # left half transparent black
+    red.save(tmp_path / "alpha.png")
+    palette = red.convert("P", palette=Image.Palette.ADAPTIVE)
+    palette.info["transparency"] = palette.getpixel((0, 0))
+    palette.save(tmp_path / "palette.png", transparency=palette.getpixel((0, 0)))
+    for name in ("alpha.png", "palette.png"):
+        pixels = np.array(load_image(tmp_path / name))
+        assert pixels[0, 0].tolist() == [255, 255, 255], name
+        assert pixels[0, 7].tolist() == [255, 0, 0], name
+    opaque = picture(8, 8).convert("P")
+    opaque.save(tmp_path / "opaque.png")
+    assert np.array_equal(np.array(load_image(tmp_path / "opaque.png")), np.array(opaque.convert("RGB")))
+    Image.fromarray(np.full((8, 8), 0x80FF, np.uint16)).save(tmp_path / "deep.png")
+    assert set(np.array(load_image(tmp_path / "deep.png", "L")).ravel()) == {0x80}
+    Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(UserError, match=r"float\.tif.*8 bits"):
+        load_image(tmp_path / "float.tif")
+
+
+def test_random_framing_draws_from_the_generator_alone(tmp_path: Path) -> None:
+    files = Files([save(tmp_path / "a.png", 200, 150)] * 4, size=96)
+    torch.manual_seed(1)
+    first = files.fetch(torch.arange(4), seeded(3))
+    torch.manual_seed(2)
+    assert torch.equal(first, files.fetch(torch.arange(4), seeded(3)))
+    assert not torch.equal(first, files.fetch(torch.arange(4), seeded(4)))
+    assert not torch.equal(first[0], first[1])
+    fixed = Files([tmp_path / "a.png"], size=96, random_frame=False)
+    assert torch.equal(fixed.fetch([0], seeded(3)), fixed.fetch([0]))
+    small = Files([tmp_path / "a.png"], size=32)
+    assert torch.equal(small.fetch([0], seeded(3)), small.fetch([0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 2000), st.integers(1, 2000), st.integers(0, 2**31))
+def test_boxes_lie_inside_the_image(width: int, height: int, seed: int) -> None:
+    left, top, right, bottom = random_box(width, height, torch.rand(10, 4, generator=seeded(seed)))
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    for size, resize in ((96, 110), (32, 32), (224, 256)):
+        left, top, right, bottom = centre_box(width, height, size, resize)
+        assert left >= 0
+        assert top >= 0
+        assert right <= width + 1e-6
+        assert bottom <= height + 1e-6
+        assert right - left == pytest.approx(bottom - top)
+
+
+def test_random_boxes_have_the_promised_areas_and_ratios() -> None:
+    boxes = [random_box(400, 400, draws) for draws in torch.rand(4000, 10, 4, generator=seeded(0))]
+    w, h = (np.array([b[k + 2] - b[k] for b in boxes]) for k in (0, 1))
+    area, ratio = w * h / 160_000, w / h
+    assert 0.078 < area.min() < 0.1
+    assert 0.9 < area.max() <= 1
+    assert 0.74 < ratio.min() < 0.77
+    assert 1.3 < ratio.max() < 1.35
+    assert abs(np.log(ratio).mean()) < 0.01
+    # accepted are areas a <= exp(-|log r|): E a = (0.21875 - 0.0064 L) / 2 / (0.25 - 0.08 L), L = log 4/3
+    assert area.mean() == pytest.approx(0.4778, abs=0.012)
+
+
+def test_extreme_shape_falls_back_to_a_centred_box() -> None:
+    assert random_box(1000, 10, torch.zeros(10, 4)) == (493, 0, 506, 10)
+
+
+class Steps(Dataset[torch.Tensor]):
+    """A worker that receives whole batches, as the loader does."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        return self.files.fetch(torch.tensor([step, 1 - step]), seeded(step))
+
+
+def test_files_pickle_and_decode_in_workers(tmp_path: Path) -> None:
+    files = Files([save(tmp_path / f"{i}.png", 120, 110, i) for i in range(2)], size=96)
+    again = pickle.loads(pickle.dumps(files))
+    assert torch.equal(again.fetch([1, 0]), files.fetch([1, 0]))
+    parallel = list(DataLoader(Steps(files), batch_size=None, num_workers=1))
+    assert all(torch.equal(batch, Steps(files)[step]) for step, batch in enumerate(parallel))
+
+
+def test_trap_12_unreadable_and_truncated_images_are_named(tmp_path: Path) -> None:
+    bad = truncate(save(tmp_path / "half.jpg", 300, 300)), truncate(save(tmp_path / "half.png", 300, 300))
+    (tmp_path / "text.png").write_text("not an image")
+    (tmp_path / "void.gif").write_bytes(b"")
+    for path in (*bad, tmp_path / "text.png", tmp_path / "void.gif", tmp_path / "missing.jpg"):
+        for generator in (None, seeded(0)):
+            with pytest.raises(UserError, match=rf"{path.name}.*(replace|remove)"):
+                Files([path], size=96).fetch([0], generator)
+
+
+def test_every_cut_of_a_file_gives_a_user_error_or_an_image(tmp_path: Path) -> None:
+    for name in ("a.jpg", "a.png", "a.gif", "a.bmp", "a.tif", "a.webp", "a.ppm"):
+        data = save(tmp_path / name, 24, 24).read_bytes()
+        for cut in np.linspace(0, len(data) - 1, 12).astype(int):
+            (tmp_path / name).write_bytes(data[:cut] + b"\xff" * (cut % 3))
+            with contextlib.suppress(UserError):  # some cuts only lose padding
+                assert load_image(tmp_path / name).size == (24, 24)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(UserError, match="mode"):
+        Files([], size=32, mode="CMYK")
+    with pytest.raises(UserError, match="resize=32"):
+        Files([], size=64, resize=32)
+
+
+def test_digest_survives_a_move_and_notices_a_change(tmp_path: Path) -> None:
+    def stream(root: Path) -> Stream:
+        return Stream(Files(images_in(root), size=32), None, (), "x")
+
+    for name in ("a/1.png", "b/2.png"):
+        save(tmp_path / "here" / name)
+    shutil.copytree(tmp_path / "here", tmp_path / "there" / "deep")
+    digest = stream(tmp_path / "here").digest()
+    assert stream(tmp_path / "there" / "deep").digest() == digest
+    save(tmp_path / "here" / "b/2.png", 50, 41)
+    assert stream(tmp_path / "here").digest() != digest
+    gone = stream(tmp_path / "here")
+    (tmp_path / "here" / "a/1.png").unlink()
+    with pytest.raises(UserError, match=r"1\.png.*missing"):
+        gone.digest()
+
+
+def test_natural_order_and_hidden_files(tmp_path: Path) -> None:
+    names = ["img10.png", "img2.png", "IMG1.PNG", "img02.png", "sub/img1.png"]
+    for name in names:
+        save(tmp_path / name)
+    (tmp_path / "._img2.png").write_bytes(b"resource fork")
+    (tmp_path / ".cache").mkdir()
+    save(tmp_path / ".cache/thumb.png")
+    found = [path.relative_to(tmp_path).as_posix() for path in images_in(tmp_path)]
+    assert found == ["IMG1.PNG", "img02.png", "img2.png", "img10.png", "sub/img1.png"]
+    assert sorted(["b", "a10", "a9", "a09", "10", "9"], key=natural) == ["9", "10", "a09", "a9", "a10", "b"]
+
+
+class Pairs(Dataset[tuple[object, int]]):
+    def __init__(self, images: list[object], labels: list[int]) -> None:
+        self.images, self.answers = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[object, int]:
+        return self.images[index], self.answers[index]
+
+
+def test_items_accept_what_datasets_give() -> None:
+    array = np.array(picture(8, 6))
+    tensor = torch.from_numpy(array).permute(2, 0, 1)
+    kinds = [picture(8, 6), array, array.transpose(2, 0, 1), tensor, tensor / 255, tensor.double() / 255]
+    images = Items(Pairs(kinds, [0] * len(kinds))).fetch(torch.arange(len(kinds)))
+    assert images.shape == (len(kinds), 3, 6, 8)
+    assert all(torch.equal(image, tensor) for image in images)
+    grey = Items(Pairs([picture(8, 6).convert("L"), array[..., 0]], [0, 0])).fetch([0, 1])
+    assert grey.shape == (2, 1, 6, 8)
+
+
+def test_from_dataset_finds_labels_and_classes() -> None:
+    data = Pairs([np.zeros((4, 4), np.uint8)] * 3, [2, 0, 2])
+    stream = from_dataset(data, name="mine")
+    assert stream.counts == [1, 0, 2]
+    assert stream.classes == ("0", "1", "2")
+    assert stream.name == "mine"
+    data.targets = [1, 1, 0]  # type: ignore[attr-defined]
+    data.classes = ["cat", "dog"]  # type: ignore[attr-defined]
+    assert from_dataset(data).classes == ("cat", "dog")
+    assert from_dataset(data).counts == [1, 2]
+    wrapped = from_dataset(TensorDataset(torch.rand(5, 3, 4, 4), torch.tensor([0, 1, 0, 1, 1])), ["a", "b"])
+    assert wrapped.counts == [2, 3]
+    assert wrapped.digest() == wrapped.digest()
+    with pytest.raises(UserError, match="label 1 of sample 0 is outside"):
+        from_dataset(data, ["only"])
+
+
+def test_bad_datasets_are_explained() -> None:
+    with pytest.raises(UserError, match="map-style"):
+        Items(iter([]))
+    with pytest.raises(UserError, match=r"Pairs\[0\].*Normalize"):
+        Items(Pairs([torch.randn(3, 4, 4)], [0])).fetch([0])
+    with pytest.raises(UserError, match="labels of Pairs must be integers"):
+        from_dataset(Pairs([np.zeros((4, 4), np.uint8)], ["cat"]))  # type: ignore[list-item]
+    with pytest.raises(UserError, match="uint8"):
+        Items(Pairs([np.zeros((4, 4, 3))], [0])).fetch([0])
+    with pytest.raises(UserError, match="Resize"):
+        Items(Pairs([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], [0, 0])).fetch([0, 1])
+    with pytest.raises(UserError, match=r"TensorDataset\[0\]"):
+        Items(TensorDataset(torch.zeros(1, 3, 4, 4))).fetch([0])
+
+
+def test_trap_12_find_problems_names_every_file(tmp_path: Path) -> None:
+    for seed, name in enumerate(("train/cat/1.png", "train/dog/1.png", "test/cat/1.png", "test/dog/1.png")):
+        save(tmp_path / name, seed=seed)
+    shutil.copy(tmp_path / "train/cat/1.png", tmp_path / "test/cat/leak.png")
+    bad = truncate(save(tmp_path / "train/dog/bad.jpg", 100, 80))
+    picture(40, 40).convert("L").save(tmp_path / "test/dog/grey.png")
+    (tmp_path / "test/lynx").mkdir()
+    found = {problem.kind: problem for problem in find_problems(tmp_path)}
+    assert set(found) == {"unreadable", "empty class", "duplicate", "mixed modes"}
+    assert found["unreadable"].file == str(bad)
+    assert found["unreadable"].severity == "error"
+    assert found["empty class"].file == str(tmp_path / "test/lynx")
+    assert found["empty class"].severity == "error"
+    assert str(tmp_path / "train/cat/1.png") in found["duplicate"].message
+    assert str(tmp_path / "test/cat/leak.png") in found["duplicate"].message
+    save(tmp_path / "test/dog/large.png", 90, 90)
+    assert "mixed sizes" in {problem.kind for problem in find_problems(tmp_path)}
+
+
+def test_find_problems_in_streams_and_lists(tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(3)]
+    assert find_problems(paths) == []
+    files = Stream(Files(paths, size=32), torch.tensor([0, 0, 2]), ("a", "b", "c"), "train")
+    assert [(p.kind, p.message) for p in find_problems(files)] == [
+        ("empty class", "class 'b' has no samples in 'train'")
+    ]
+    test = files.subset(torch.tensor([1])).unlabelled()
+    (leak,) = [p for p in find_problems({"train": files, "test": test}) if p.kind == "duplicate"]
+    assert leak.file == str(paths[1])
+    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
+    held = {"train": Stream(Memory(images), None, ()), "val": Stream(Memory(images[2:3]), None, ())}
+    (leak,) = find_problems(held)
+    assert leak.file == "sample 0 of 'val'"
+    assert "sample 2 of 'train'" in leak.message
