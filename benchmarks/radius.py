@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("--variant", default="ce-drw-sam")
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101])
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
@@ -43,7 +44,7 @@ def main() -> None:
     recipes = {
         (share, seed): recipe_for(given.recipe, given.variant, share, seed, given.set, out)
         for seed in given.seeds
-        for share in SHARES
+        for share in given.shares
     }
     train_all([r for r in recipes.values() if not (Path(r.run.folder) / "measure.json").exists()], given.jobs)
     rows: dict[float, dict[str, list[float]]] = {}

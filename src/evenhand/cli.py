@@ -35,6 +35,9 @@ def main() -> None:
     except UserError as error:
         print(f"evenhand: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt as stop:
+        print(f"evenhand: stopped. {stop}", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
     """A mistake in data, recipe or command; the command line prints it as one line and exits with 2."""
+
+
+@contextmanager
+def users_mistake(where: str) -> Iterator[None]:
+    """Bad values that a user's recipe hands to a piece are her mistake, not a bug: name the place."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

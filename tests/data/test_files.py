@@ -64,9 +64,7 @@ def test_evaluation_framing_equals_resize_then_centre_crop(tmp_path: Path, sides
     path = save(tmp_path / "a.png", *sides)
     resize = round(96 * 256 / 224)
     scale = resize / min(sides)
-    slow = picture(*sides).resize(
-        (round(sides[0] * scale), round(sides[1] * scale)), Image.Resampling.BILINEAR
-    )
+    slow = picture(*sides).resize((round(sides[0] * scale), round(sides[1] * scale)), Image.Resampling.BILINEAR)
     left, top = round((slow.width - 96) / 2), round((slow.height - 96) / 2)
     expected = np.array(slow.crop((left, top, left + 96, top + 96))).transpose(2, 0, 1)
     ours = Files([path], size=96).fetch([0])[0].numpy()

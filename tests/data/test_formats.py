@@ -92,9 +92,7 @@ def test_given_classes_fix_the_order(tmp_path: Path) -> None:
         read(tmp_path, classes="union")
 
 
-def test_trap_11_order_on_disk_and_global_state_do_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trap_11_order_on_disk_and_global_state_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"train/class{k}/img{i}.png" for k in (1, 2, 10) for i in (1, 2, 10, 11)]
     tree(tmp_path / "forward", *names)
     for name in reversed(names):
@@ -111,9 +109,7 @@ def test_trap_11_order_on_disk_and_global_state_do_not_matter(
             yield place, inside, files
 
     monkeypatch.setattr(os, "walk", shuffled)
-    monkeypatch.setattr(
-        Path, "iterdir", lambda self: iter(random.sample(found := list(iterdir(self)), len(found)))
-    )
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter(random.sample(found := list(iterdir(self)), len(found))))
     for memory in (True, False):
         expected = read(tmp_path / "forward", memory=memory)["train"].digest()
         for seed in range(4):
@@ -157,9 +153,7 @@ def test_trap_12_empty_class_folder_is_named(tmp_path: Path) -> None:
     for root in ("plain", "split"):
         with pytest.raises(UserError, match=r"class folder '.*lynx' is empty"):
             read(tmp_path / root)
-        assert any(
-            "lynx" in problem.message and problem.severity == "error" for problem in check(tmp_path / root)
-        )
+        assert any("lynx" in problem.message and problem.severity == "error" for problem in check(tmp_path / root))
 
 
 def test_trap_12_truncated_image_is_found_by_check_and_skipped_only_when_asked(tmp_path: Path) -> None:
@@ -259,15 +253,11 @@ def test_npz_shapes_and_names(tmp_path: Path) -> None:
         stream = read(archive(tmp_path, x=images, y=LABELS))["all"]
         assert torch.equal(stream.fetch(torch.arange(4)), expected)
         assert stream.classes == ("0", "1", "2")
-    grey = read(
-        archive(tmp_path, images=IMAGES[..., 0], labels=LABELS[:, None], classes=np.array(["a", "b", "c"]))
-    )
+    grey = read(archive(tmp_path, images=IMAGES[..., 0], labels=LABELS[:, None], classes=np.array(["a", "b", "c"])))
     assert torch.equal(grey["all"].fetch(torch.arange(4)), expected[:, :1])
     assert grey["all"].classes == ("a", "b", "c")
     streams = read(
-        archive(
-            tmp_path, x_test=IMAGES, y_test=LABELS % 2, x_train=IMAGES, y_train=LABELS, x_unlabelled=IMAGES
-        )
+        archive(tmp_path, x_test=IMAGES, y_test=LABELS % 2, x_train=IMAGES, y_train=LABELS, x_unlabelled=IMAGES)
     )
     assert list(streams) == ["train", "test", "unlabelled"]
     assert {stream.classes for stream in streams.values()} == {("0", "1", "2")}
@@ -336,9 +326,7 @@ def test_cifar_python(tmp_path: Path, fine: bool) -> None:
     streams = read_cifar(tmp_path)
     assert (len(streams["train"]), len(streams["test"])) == ((3, 3) if fine else (15, 3))
     assert streams["train"].classes == ("cat", "dog")
-    assert torch.equal(
-        streams["train"].fetch(torch.tensor([2])), torch.from_numpy(BATCH[2].reshape(1, 3, 32, 32))
-    )
+    assert torch.equal(streams["train"].fetch(torch.tensor([2])), torch.from_numpy(BATCH[2].reshape(1, 3, 32, 32)))
     assert streams["test"].labels.tolist() == [0, 1, 1]
 
 
@@ -366,9 +354,7 @@ def test_cifar_binary(tmp_path: Path, fine: bool) -> None:
     (tmp_path / ("fine_label_names.txt" if fine else "batches.meta.txt")).write_text("cat\ndog\n\n")
     streams = read_cifar(tmp_path)
     assert streams["test"].labels.tolist() == [1, 0, 1]
-    assert torch.equal(
-        streams["test"].fetch(torch.tensor([1]))[0], torch.from_numpy(BATCH[1].reshape(3, 32, 32))
-    )
+    assert torch.equal(streams["test"].fetch(torch.tensor([1]))[0], torch.from_numpy(BATCH[1].reshape(3, 32, 32)))
     assert len(streams["train"]) == (3 if fine else 15)
     (tmp_path / ("test.bin" if fine else "test_batch.bin")).write_bytes(records[:-5])
     with pytest.raises(UserError, match=r"test.*\.bin.*multiple"):
@@ -446,9 +432,7 @@ def test_image_lists_and_frequency_order(tmp_path: Path) -> None:
     assert stream.name == "train"
     remap = frequency_order(stream.labels, 3)
     assert remap.tolist() == [1, 0, 2]
-    both = [
-        read_image_list(f, tmp_path / "root", ["x", "y", "z"], size=96, remap=remap) for f in (train, test)
-    ]
+    both = [read_image_list(f, tmp_path / "root", ["x", "y", "z"], size=96, remap=remap) for f in (train, test)]
     assert both[0].classes == both[1].classes == ("y", "x", "z")
     assert both[0].labels.tolist() == [1, 0, 0]
     assert both[1].labels.tolist() == [2, 1]

@@ -12,9 +12,10 @@ from pydantic import Field, field_validator
 from evenhand.data import builtin, formats, shapes
 from evenhand.data.augment import Pipeline, build, channel_stats
 from evenhand.data.loader import View
+from evenhand.data.published import frequency_order, read_image_list
 from evenhand.data.splits import balanced_holdout, class_order, head_mid_tail, longtail_counts, longtail_subset
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.errors import UserError
+from evenhand.errors import UserError, users_mistake
 from evenhand.settings import Settings
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -73,6 +74,11 @@ class Data:
 
 def build_data(settings: DataSettings) -> Data:
     """Read, hold out validation, make long-tailed, and choose the views."""
+    with users_mistake("[data]"):
+        return _build(settings)
+
+
+def _build(settings: DataSettings) -> Data:
     parts = _read(settings)
     train, test = parts["train"], parts.get("test")
     if test is None:
@@ -87,7 +93,7 @@ def build_data(settings: DataSettings) -> Data:
     train = make_longtailed(train, settings)
     if settings.test_per_class:
         assert test.labels is not None
-        _, kept = balanced_holdout(test.labels, settings.test_per_class, settings.split_seed, len(test.classes))
+        kept = longtail_subset(test.labels, [settings.test_per_class] * len(test.classes), settings.split_seed)
         test = test.subset(kept)
     streams = {"labelled": train.subset(torch.arange(len(train)), "labelled"), **streams, "test": test}
     if "unlabelled" in parts:
@@ -145,12 +151,12 @@ def _read_lists(settings: DataSettings, mode: str) -> Streams:
         raise UserError("an image list needs its test split too: set data.test_list")
     lists = {"train": settings.set, "test": settings.test_list}
     size = settings.size or 224
-    parts = {split: formats.read_image_list(path, settings.root, size=size, mode=mode) for split, path in lists.items()}
+    parts = {split: read_image_list(path, settings.root, size=size, mode=mode) for split, path in lists.items()}
     K = max(len(part.classes) for part in parts.values())
     new = torch.arange(K)
     if settings.by_frequency:
         assert parts["train"].labels is not None
-        new = formats.frequency_order(parts["train"].labels, K)
+        new = frequency_order(parts["train"].labels, K)
     names = tuple(str(old) for old in new.argsort().tolist())
     return {
         split: replace(part, labels=new[part.labels], classes=names, name=split) for split, part in parts.items()

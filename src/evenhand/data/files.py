@@ -1,22 +1,21 @@
-"""Images on disk or in somebody's ``Dataset``, decoded when asked for, and what is wrong with them."""
+"""Images on disk or in somebody's ``Dataset``, decoded when asked for."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from evenhand.data.stream import Selected, Source, Stream
+from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -66,9 +65,10 @@ def random_box(width: int, height: int, draws: Tensor) -> Box:
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if 0 < w <= width and 0 < h <= height:
             left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
-            return left, top, left + w, top + h
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    left, top = (width - w) // 2, (height - h) // 2
+            break
+    else:  # an extreme shape: the largest box of an allowed ratio, in the centre
+        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+        left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
 
@@ -92,26 +92,21 @@ def load_image(
         with Image.open(path) as image:
             turned = image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5..8 swap the sides
             width, height = reversed(image.size) if turned else image.size
-            box = choose(width, height) if choose else (0.0, 0.0, width, height)
+            left, top, right, bottom = choose(width, height) if choose else (0, 0, width, height)
             if choose:  # a JPEG decodes at 1/2, 1/4 or 1/8 for less work, never smaller than the box needs
-                need = (
-                    math.ceil(size * width / (box[2] - box[0])),
-                    math.ceil(size * height / (box[3] - box[1])),
-                )
+                need = math.ceil(size * width / (right - left)), math.ceil(size * height / (bottom - top))
                 image.draft(mode, need[::-1] if turned else need)
             ImageOps.exif_transpose(image, in_place=True)
-            upright = convert(image, mode)
-            upright.load()
+            whole = convert(image, mode)
+            whole.load()
         if choose is None:
-            return upright
-        across, down = upright.width / width, upright.height / height
-        right, bottom = min(box[2] * across, upright.width), min(box[3] * down, upright.height)
-        window = (box[0] * across, box[1] * down, right, bottom)
-        return upright.resize((size, size), Image.Resampling.BILINEAR, box=window)
+            return whole
+        across, down = whole.width / width, whole.height / height
+        window = left * across, top * down, min(right * across, whole.width), min(bottom * down, whole.height)
+        return whole.resize((size, size), Image.Resampling.BILINEAR, box=window)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
-        raise UserError(
-            f"cannot read image '{path}': {error}; replace or remove it, or read with skip_unreadable=True"
-        ) from error
+        remedy = "replace or remove it, or set skip_unreadable"
+        raise UserError(f"cannot read image '{path}': {error}; {remedy}") from error
 
 
 class Files:
@@ -119,9 +114,6 @@ class Files:
 
     Without a generator: shorter side to ``resize``, centre crop. With one, and ``random_frame`` (default:
     for ``size`` >= 96): random-resized-crop, every number drawn from the generator.
-
-    >>> Files(["a.jpg", "b.png"], size=224).fetch(torch.tensor([0, 1])).shape      # doctest: +SKIP
-    torch.Size([2, 3, 224, 224])
     """
 
     def __init__(
@@ -141,9 +133,7 @@ class Files:
         self.resize = resize if resize is not None else round(size * 256 / 224) if large else size
         self.random_frame = large if random_frame is None else random_frame
         if not 0 < size <= self.resize:
-            raise UserError(
-                f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}"
-            )
+            raise UserError(f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}")
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -151,15 +141,12 @@ class Files:
     def fetch(self, indices: Tensor | Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         chosen = torch.as_tensor(indices, dtype=torch.long).tolist()
         images = torch.empty(len(chosen), len(self.mode), self.size, self.size, dtype=torch.uint8)
+        choose = partial(centre_box, size=self.size, resize=self.resize)
         random = generator is not None and self.random_frame
         draws = torch.rand(len(chosen), 10, 4, generator=generator) if random else None
         for row, index in enumerate(chosen):
-
-            def choose(width: int, height: int, row: int = row) -> Box:
-                if draws is None:
-                    return centre_box(width, height, self.size, self.resize)
-                return random_box(width, height, draws[row])
-
+            if draws is not None:
+                choose = partial(random_box, draws=draws[row])
             pixels = np.array(load_image(self.paths[index], self.mode, self.size, choose))
             images[row] = as_images(pixels[None], self.paths[index])[0]
         return images
@@ -178,9 +165,7 @@ class Files:
 def as_images(array: np.ndarray, where: str) -> Tensor:
     """uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W), C in {1, 3}, to a tensor (N, C, H, W)."""
     if array.dtype != np.uint8:
-        raise UserError(
-            f"{where}: images must be uint8 in 0..255, got {array.dtype}; scale, round and cast them"
-        )
+        raise UserError(f"{where}: images must be uint8 in 0..255, got {array.dtype}; scale, round and cast them")
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3):
@@ -193,6 +178,19 @@ def as_images(array: np.ndarray, where: str) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
+def as_labels(values: Any, what: str) -> Tensor:
+    """Integers (N,) or (N, 1), to int64 (N,)."""
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.integer) or array.ndim == 0 or array.size != len(array):
+        raise UserError(f"{what} must be integers (N,), got {array.dtype} {array.shape}")
+    return torch.from_numpy(array.reshape(-1).astype(np.int64))
+
+
+def class_names(given: Sequence[str] | None, labels: Iterable[Tensor]) -> tuple[str, ...]:
+    """The names given, or numbers up to the largest label."""
+    return tuple(str(name) for name in given or range(1 + max((int(y.max()) for y in labels if len(y)), default=-1)))
+
+
 class Items:
     """Any map-style torch ``Dataset`` of (image, label): tensor in 0..1 or uint8, PIL image or uint8 array.
 
@@ -202,14 +200,14 @@ class Items:
     def __init__(self, dataset: Any) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UserError(f"{type(dataset).__name__} has no length or no items; give a map-style Dataset")
-        self.dataset = dataset
+        self.dataset, self.kind = dataset, type(dataset).__name__
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def sample(self, index: int) -> tuple[Tensor, Any]:
         """Image (C, H, W) uint8 and label."""
-        where = f"{type(self.dataset).__name__}[{index}]"
+        where = f"{self.kind}[{index}]"
         try:
             image, label = self.dataset[index]
         except (TypeError, ValueError, OSError) as error:
@@ -219,9 +217,7 @@ class Items:
         elif isinstance(image, Tensor):
             if image.is_floating_point():
                 if image.numel() and not 0 <= float(image.min()) <= float(image.max()) <= 1:
-                    raise UserError(
-                        f"{where}: float images must lie in 0..1; leave out Normalize, it comes later"
-                    )
+                    raise UserError(f"{where}: float images must lie in 0..1; leave out Normalize, it comes later")
                 image = (image * 255).round().to(torch.uint8)
             image = image.cpu().numpy()
         return as_images(np.asarray(image)[None], where)[0], label
@@ -230,10 +226,8 @@ class Items:
         images = [self.sample(index)[0] for index in torch.as_tensor(indices, dtype=torch.long).tolist()]
         shapes = sorted({tuple(image.shape) for image in images})
         if len(shapes) > 1:
-            raise UserError(
-                f"{type(self.dataset).__name__}: images of shapes {shapes[0]} and {shapes[1]} in one batch; "
-                "add Resize and CenterCrop to its transform"
-            )
+            remedy = "add Resize and CenterCrop to its transform"
+            raise UserError(f"{self.kind}: images of shapes {shapes[0]} and {shapes[1]} in one batch; {remedy}")
         return torch.stack(images)
 
     def identity(self) -> Iterable[bytes]:
@@ -250,116 +244,6 @@ def from_dataset(dataset: Any, classes: Sequence[str] | None = None, name: str =
     """A stream over any torch ``Dataset``; labels from ``.targets`` or ``.labels``, else by one pass."""
     items = Items(dataset)
     known = next((getattr(dataset, key) for key in ("targets", "labels") if hasattr(dataset, key)), None)
-    found = np.asarray([items.sample(i)[1] for i in range(len(items))] if known is None else known)
-    if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
-        raise UserError(
-            f"labels of {type(dataset).__name__} must be integers (N,), got {found.dtype} {found.shape}"
-        )
-    labels = torch.from_numpy(found.astype(np.int64))
-    names = classes or getattr(dataset, "classes", None) or range(int(labels.max()) + 1 if len(labels) else 0)
-    return Stream(items, labels, tuple(str(each) for each in names), name)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One finding of ``find_problems``; ``file`` is the file, folder or sample it is about."""
-
-    severity: Literal["error", "warning", "info"]
-    kind: Literal["unreadable", "empty class", "duplicate", "mixed sizes", "mixed modes", "layout"]
-    file: str
-    message: str
-
-
-def file_names(source: Source) -> list[str] | None:
-    """The files behind a source, or None."""
-    if isinstance(source, Selected):
-        inner = file_names(source.source)
-        return None if inner is None else [inner[index] for index in source.indices.tolist()]
-    return source.paths if isinstance(source, Files) else None
-
-
-Data: TypeAlias = Stream | Mapping[str, Stream] | str | Path | Iterable[str | Path]
-
-
-def find_problems(data: Data) -> list[Problem]:
-    """Everything wrong with streams, a folder or a list of image files; every file is decoded in full.
-
-    Samples are duplicates when their content agrees but their place (split, domain or class) does not:
-    leakage from one split into another, or one image under two labels.
-    """
-    problems = list(_empty_classes(data))
-    first: dict[bytes, tuple[str, str]] = {}  # content hash -> place and name of its first sample
-    sizes: dict[tuple[int, int], str] = {}
-    modes: dict[str, str] = {}
-    for place, name, source, index in _samples(data):
-        try:
-            if source is None:
-                load_image(name)
-                with Image.open(name) as image:
-                    sizes.setdefault(image.size, name)
-                    modes.setdefault(image.mode, name)
-                content = Path(name).read_bytes()
-            else:
-                content = source.fetch(torch.tensor([index])).numpy().tobytes()
-        except UserError as error:
-            problems.append(Problem("error", "unreadable", name, str(error)))
-            continue
-        before, twin = first.setdefault(hashlib.sha256(content).digest(), (place, name))
-        if before != place:
-            message = f"'{name}' in {place} has the same content as '{twin}' in {before}; keep one of them"
-            problems.append(Problem("warning", "duplicate", name, message))
-    if len(sizes) > 1:
-        (small, name), (large, other) = min(sizes.items()), max(sizes.items())
-        message = f"{len(sizes)} image sizes, such as {small} '{name}' and {large} '{other}'; all are resized"
-        problems.append(Problem("info", "mixed sizes", name, message))
-    if len(modes) > 1:
-        examples = ", ".join(f"{mode} '{name}'" for mode, name in sorted(modes.items()))
-        problems.append(
-            Problem("info", "mixed modes", min(modes.items())[1], f"{examples}; all are converted")
-        )
-    return problems
-
-
-def _streams(data: Data) -> dict[str, Stream]:
-    if isinstance(data, Stream):
-        return {data.name or "stream": data}
-    return dict(data) if isinstance(data, Mapping) else {}
-
-
-def _samples(data: Data) -> Iterator[tuple[str, str, Source | None, int]]:
-    """(place, name, where to fetch it from unless ``name`` is a file, index)."""
-    for key, stream in _streams(data).items():
-        names = file_names(stream.source)
-        for index in range(len(stream)):
-            place = key if stream.labels is None else f"{key}/{stream.classes[int(stream.labels[index])]}"
-            if names is None:
-                yield place, f"sample {index} of '{key}'", stream.source, index
-            else:
-                yield place, names[index], None, index
-    if not isinstance(data, Stream | Mapping):
-        paths = images_in(Path(data)) if isinstance(data, str | Path) else data
-        for path in paths:
-            yield str(Path(path).parent), str(path), None, 0
-
-
-def _empty_classes(data: Data) -> Iterator[Problem]:
-    for key, stream in _streams(data).items():
-        for name, count in zip(
-            stream.classes, stream.counts if stream.labels is not None else (), strict=False
-        ):
-            if not count:
-                yield Problem("warning", "empty class", key, f"class '{name}' has no samples in '{key}'")
-    for folder in _leaves(existing(data)) if isinstance(data, str | Path) else ():
-        if not images_in(folder):
-            # lists and notes may lie beside the classes: `formats.check` knows which folders are classes
-            severity: Literal["warning", "error"] = "warning" if any(folder.iterdir()) else "error"
-            message = f"folder '{folder}' holds no images; add some or remove it"
-            yield Problem(severity, "empty class", str(folder), message)
-
-
-def _leaves(folder: Path) -> Iterator[Path]:
-    inside = folders_in(folder)
-    if not inside:
-        yield folder
-    for each in inside:
-        yield from _leaves(each)
+    found = [items.sample(index)[1] for index in range(len(items))] if known is None else known
+    labels = as_labels(found, f"labels of {items.kind}")
+    return Stream(items, labels, class_names(classes or getattr(dataset, "classes", None), [labels]), name)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from evenhand import parallel
 from evenhand.data.samplers import Shuffled, Weighted, generator, mix
 from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
 
 View = Callable[[Tensor, torch.Generator], Tensor]
 """uint8 (N, C, H, W) -> float (N, C, H, W), normalised; draws from the given CPU generator."""
@@ -64,16 +65,22 @@ class Batch:
         return self.labels
 
 
-class _Steps(Dataset[tuple[Tensor, Tensor]]):
-    """Step number -> raw batch, so that a worker makes whole batches in any order."""
+class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
+    """Step number -> raw batch, so that a worker makes whole batches in any order.
+
+    A UserError is returned, because torch would add a worker's traceback to the message of one that is raised.
+    """
 
     def __init__(self, stream: Stream, picks: Picks, seed: int) -> None:
         self.stream, self.picks, self.seed = stream, picks, seed
         self.rank = parallel.rank()
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor] | UserError:
         indices = self.picks.batch(step)
-        return self.stream.fetch(indices, generator(self.seed, "frame", step, self.rank)), indices
+        try:
+            return self.stream.fetch(indices, generator(self.seed, "frame", step, self.rank)), indices
+        except UserError as error:
+            return error
 
 
 class Loader:
@@ -107,7 +114,10 @@ class Loader:
             generator=generator(self.seed, "workers"),
             pin_memory=self.device.type == "cuda",
         )
-        for step, (images, indices) in enumerate(raw, start):
+        for step, made in enumerate(raw, start):
+            if isinstance(made, UserError):
+                raise made
+            images, indices = made
             images = images.to(self.device, non_blocking=True)
             chance = generator(self.seed, "augment", step, parallel.rank())
             labels = self.stream.labels

@@ -42,7 +42,7 @@ class Memory:
         return len(self.images)
 
     def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.images[indices]
+        return self.images.index_select(0, indices)
 
     def identity(self) -> Iterable[bytes]:
         yield self.images.numpy().tobytes()

@@ -13,7 +13,7 @@ Both passes use the same batch, the same augmentation and the same loss weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,7 +111,7 @@ class SAM(Wrapped):
         if not rho >= 0:
             raise ValueError(f"rho={rho}: use a radius of at least 0, 0.05 to begin with")
         super().__init__(base_optimizer)
-        self.rho = rho
+        self.rho: float | Tensor = rho
 
     @contextmanager
     def ascent(self, net: nn.Module | None = None) -> Iterator[Tensor]:
@@ -132,27 +132,13 @@ class SAM(Wrapped):
             yield length
 
 
-def stepped_radius(
-    epoch: int, values: Sequence[float] = (0.05, 0.1, 0.5, 0.5), milestones: Sequence[int] = (5, 60, 75)
-) -> float:
-    """Radius of the 1-based ``epoch``: ``values[i]`` up to and including ``milestones[i]``, then the next."""
-    if len(values) != len(milestones) + 1:
-        raise ValueError(f"values={values} needs one entry more than milestones={milestones}")
-    return values[sum(epoch > m for m in milestones)]
-
-
-def linear_radius(epoch: int, epochs: int, start: float, end: float) -> float:
-    """Radius of the 1-based ``epoch``, from ``start`` at the first to ``end`` at the last of ``epochs``."""
-    return start + (end - start) * min(max(epoch - 1, 0) / max(epochs - 1, 1), 1.0)
-
-
-def relative_radius(parameters: Iterable[Tensor], fraction: float) -> float:
-    """``fraction * |w|``, a radius that carries over between networks (0.5 is 0.9% of ResNet-32's)."""
-    return fraction * _global_norm([p.detach() for p in parameters]).item()
+def relative_radius(parameters: Iterable[Tensor], fraction: float) -> Tensor:
+    """``fraction * |w|``: a radius that carries over between architectures (the paper's 0.5 is 0.9% on ResNet-32)."""
+    return fraction * _global_norm([p.detach() for p in parameters])
 
 
 @torch.no_grad()
-def _climb(params: list[Tensor], rho: float, *, wait: bool) -> Tensor:
+def _climb(params: list[Tensor], rho: float | Tensor, *, wait: bool) -> Tensor:
     """Add ``rho g / |g|`` in place, or nothing if ``|g|`` is not finite; without ``wait`` never read the device."""
     direction = [p.grad for p in params if p.grad is not None]
     length = _global_norm(direction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -43,7 +44,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         partial.write_text(text, encoding="utf-8")
         partial.replace(out)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise UserError(f"the report cannot be written to {out} ({error.strerror}); choose another place") from error
     return out
 

@@ -207,9 +207,9 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
             ways.setdefault(way if record.measure else next(iter(ways), way), []).append(record)
         bundles += [[r for r in same if r in bundle] for bundle in ways.values()]
     names = [_group_name(bundle) for bundle in bundles]
-    folders = [str(bundle[0].folder) for bundle in bundles]
-    unique = [n if names.count(n) == 1 else f"{n} ({f})" for n, f in zip(names, folders, strict=True)]
-    return [RunGroup(name, tuple(bundle)) for name, bundle in zip(unique, bundles, strict=True)]
+    for tell in (lambda r: r.name, lambda r: str(r.folder)):  # names in common give way to what tells apart
+        names = [tell(b[0]) if names.count(n) > 1 else n for n, b in zip(names, bundles, strict=True)]
+    return [RunGroup(name, tuple(bundle)) for name, bundle in zip(names, bundles, strict=True)]
 
 
 def class_order(counts: Sequence[int], groups: Mapping[str, Sequence[int]]) -> list[int]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from evenhand.report.records import (
     MEAN_RECALL,
@@ -105,15 +105,22 @@ class Table:
         )
 
     def to_rich(self) -> RichTable:
-        """The same table for the terminal."""
+        """The same table for the terminal; where all rows say the same in words, the caption says it once."""
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        out = RichTable(caption=self.caption)
-        for i, column in enumerate(self.columns):
-            out.add_column(Text(column), justify="right" if i in self.numbers else "left")
+        words = [i for i in range(1, len(self.columns)) if i not in self.numbers]
+        same = [i for i in words if len({str(row[i]) for row in self.rows}) == 1]
+        said = [self.caption, *(f"{self.columns[i]}: {self.rows[0][i]}" for i in same)]
+        out = RichTable(caption=Text("; ".join(said)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        kept = [i for i in range(len(self.columns)) if i not in same]
+        for i in kept:
+            justify: Literal["left", "right"] = "right" if i in self.numbers else "left"
+            longest = max((len(row[0].text) for row in self.rows), default=0) if i == 0 else 0
+            out.add_column(Text(self.columns[i]), justify=justify, overflow="fold", min_width=min(longest, 24))
         for row in self.rows:
-            out.add_row(*(Text(str(cell), style="bold" if cell.best else "") for cell in row))
+            out.add_row(*(Text(str(row[i]), style="bold" if row[i].best else "") for i in kept))
         return out
 
 

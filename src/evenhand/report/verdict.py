@@ -35,11 +35,12 @@ def verdict_html(groups: Sequence[RunGroup]) -> str:
     if not able:
         return "Nothing to compare yet: mean recall was not run."
     fair = [g for g in able if not g.oracle] or able
-    fair = [g for g in fair if g.task == fair[0].task]
-    ranked = sorted(fair, key=lambda g: -fmean(v for _, v in g.values(MEAN_RECALL)))
+    same = [g for g in fair if g.task == fair[0].task]
+    where = "" if len(same) == len(fair) else f" among the {len(same)} comparable"
+    ranked = sorted(same, key=lambda g: -fmean(v for _, v in g.values(MEAN_RECALL)))
     best, rival = ranked[0], ranked[1] if len(ranked) > 1 else None
     name, how = f"<strong>{html.escape(best.name)}</strong>", f"{_said(best, MEAN_RECALL)}, {best.size}"
-    text = f"Best mean recall: {name} ({how})" if rival else f"Mean recall of {name}: {how}"
+    text = f"Best mean recall{where}: {name} ({how})" if rival else f"Mean recall of {name}: {how}"
     if _defined(best, TAIL_RECALL):
         text += f"; tail recall {_said(best, TAIL_RECALL)}"
         if rival and _defined(rival, TAIL_RECALL):

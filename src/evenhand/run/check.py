@@ -13,8 +13,8 @@ from rich.table import Table
 from evenhand import parallel
 from evenhand.data import formats
 from evenhand.data.build import build_data
-from evenhand.data.files import Problem, find_problems
 from evenhand.data.loader import Loader
+from evenhand.data.problems import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
 from evenhand.run.recipe import Recipe
@@ -46,7 +46,7 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
 def look(path: Path) -> list[Problem]:
     """Print what a folder, CSV or array file holds, and what is wrong with it."""
     say = Console()
-    problems = formats.check(path)
+    problems = check(path)
     if not any(p.kind == "layout" for p in problems):
         _print_streams(formats.read(path, memory=False, skip_unreadable=True), say)
     _print_problems(problems, say)

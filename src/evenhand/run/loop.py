@@ -81,6 +81,8 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
             if done < total and (asked() or done - start == run.stop_after):
                 keeper.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
+                if asked():
+                    raise KeyboardInterrupt(f"{folder} is saved at step {done}; --resume continues")
                 break
     parallel.barrier()
     return folder
@@ -187,7 +189,7 @@ def _diverged(what: str, step: int, folder: Path) -> str:
 
 @contextmanager
 def _polite_stop() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM finishes the step and saves; the second one stops at once."""
+    """The first Ctrl-C or SIGTERM finishes the step, saves and interrupts; the second one stops at once."""
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread() or parallel.world() > 1:
         yield lambda: False

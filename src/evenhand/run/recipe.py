@@ -1,4 +1,4 @@
-"""Recipes: one typed tree written as TOML. ``defaults < recipe < variant < --set``, and nothing else."""
+"""Recipes: one typed tree written as TOML. ``defaults < base < recipe < variant < --set``, and nothing else."""
 
 from __future__ import annotations
 
@@ -100,10 +100,7 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
     variant = ""
     if ":" in name and not Path(name).exists():
         name, _, variant = name.rpartition(":")
-    try:
-        tree = tomllib.loads(recipe_text(name))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name} is not valid TOML: {error}") from error
+    tree = _read(name)
     changes: dict[str, Any] = {}
     if variant:
         known = tree.get("variants", {})
@@ -117,6 +114,25 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
     for key, value in changes.items():
         _put(tree, key, value)
     return validate(tree, name)
+
+
+def _read(name: str) -> dict[str, Any]:
+    """A recipe's tree, laid over the one it names as ``base``."""
+    try:
+        tree = tomllib.loads(recipe_text(name))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{name} is not valid TOML: {error}") from error
+    return merge(_read(tree.pop("base")), tree) if "base" in tree else tree
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts, ``over`` winning; an empty dict empties the one below."""
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping) and value
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
 
 
 def smoke_recipe(name: str) -> Recipe:

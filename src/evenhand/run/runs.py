@@ -14,7 +14,7 @@ import torch
 from evenhand import __version__, parallel
 from evenhand.data.build import Data, build_data
 from evenhand.data.samplers import mix
-from evenhand.errors import UserError
+from evenhand.errors import UserError, users_mistake
 from evenhand.measure.classification import evaluate
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
@@ -57,7 +57,10 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
     """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
     settings: Any = recipe.method
     needs = {name: _needed(target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with (
+        users_mistake("[method]"),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+    ):
         torch.manual_seed(mix(recipe.run.seed, "weights"))
         method: Method = method_class(settings.name)(settings, data, seed=recipe.run.seed, device=device, **needs)
     return method

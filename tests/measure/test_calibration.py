@@ -1,0 +1,65 @@
+"""Calibration against a literal loop over bins, and its extremes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from evenhand.measure.calibration import expected_calibration_error, reliability
+
+
+def literal(probs: Tensor, target: Tensor, bins: int) -> float:
+    error = 0.0
+    for b in range(bins):
+        inside = [
+            (max(row), row.index(max(row)) == y)
+            for row, y in zip(probs.double().tolist(), target.tolist(), strict=True)
+            if b / bins < max(row) <= (b + 1) / bins
+        ]
+        if inside:
+            confidence = sum(c for c, _ in inside) / len(inside)
+            right = sum(r for _, r in inside) / len(inside)
+            error += len(inside) / len(target) * abs(right - confidence)
+    return error
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 5), st.integers(1, 20), st.integers(0, 10**6))
+def test_parity_with_the_definition(n: int, classes: int, bins: int, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    probs = (3 * torch.randn(n, classes, generator=g, dtype=torch.float64)).softmax(1)
+    target = torch.randint(classes, (n,), generator=g)
+    error = expected_calibration_error(probs, target, bins)
+    assert error == pytest.approx(literal(probs, target, bins), abs=1e-12)
+    assert 0 <= error <= 1
+    assert reliability(probs, target, bins).count.sum() == n
+
+
+def test_edges_belong_to_the_lower_bin_and_certainty_to_the_last() -> None:
+    probs = torch.tensor([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]])
+    r = reliability(probs, torch.tensor([0, 1, 0]), bins=4)
+    assert r.count.tolist() == [0, 1, 1, 1]
+    assert r.confidence.tolist() == [0, 0.5, 0.75, 1.0]
+    assert r.accuracy.tolist() == [0, 1, 0, 1]
+
+
+def test_extremes() -> None:
+    certain = torch.eye(3)
+    assert expected_calibration_error(certain, torch.tensor([0, 1, 2])) == 0
+    assert expected_calibration_error(certain, torch.tensor([1, 2, 0])) == 1
+    assert expected_calibration_error(torch.full((4, 2), 0.5), torch.tensor([0, 0, 1, 1])) == 0
+    assert expected_calibration_error(torch.full((1, 2), 0.5).bfloat16(), torch.tensor([1])) == 0.5
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="softmax"):
+        expected_calibration_error(torch.tensor([[3.0, -1.0]]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="bins=0"):
+        expected_calibration_error(torch.eye(2), torch.tensor([0, 1]), bins=0)
+    with pytest.raises(ValueError, match=r"target \(1,\)"):
+        reliability(torch.eye(2), torch.tensor([0]))
+    with pytest.raises(ValueError, match="softmax"):
+        reliability(torch.tensor([[float("nan"), 0.5]]), torch.tensor([0]))

@@ -1,0 +1,221 @@
+"""The HTML page from synthetic run folders: numbers, honesty, safety, sameness."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenhand.errors import UserError
+from evenhand.report import plots
+from evenhand.report.page import render, write_report
+from evenhand.report.tables import group_runs, load_run
+from evenhand.report.verdict import cautions, verdict
+
+NASTY = "<script>alert('x')</script>"
+VOID = {"meta", "br", "link", "path", "use", "image", "rect"}
+
+
+def make_run(root: Path, name: str, *, seed: int = 0, rho: float = 0.0, tail: float = 0.3, **changes: Any) -> Path:
+    """A whole synthetic run of three classes; ``changes`` overwrite parts of measure.json."""
+    folder, recall = root / name, [0.9, 0.6, tail]
+    folder.mkdir(parents=True)
+    rows = [[r if i == j else (1 - r) / 2 for j in range(3)] for i, r in enumerate(recall)]
+    measure = {
+        "split": "test", "checkpoint": "last.pt", "select": "last", "classes": ["cat", "dog", "lynx"],
+        "train_counts": [1000, 100, 10], "groups": {"head": [0], "mid": [1], "tail": [2]},
+        "groups_rule": "one each, by training count", "confusion": (np.array(rows) / 3).tolist(), "recall": recall,
+        "accuracy": fmean(recall), "mean_recall": fmean(recall), "min_recall": min(recall),
+        "group_recall": dict(zip(("head", "mid", "tail"), recall, strict=True)), "ece": 0.05, "samples": 300,
+        "reliability": {"confidence": [0.5, 0.9], "accuracy": [0.4, 0.8], "count": [10, 290]}, **changes,
+    }  # fmt: skip
+    log = [{"kind": "train", "step": s, "epoch": s / 10, "loss": 2 / s, "extra": 1} for s in range(1, 400)]
+    log += [{"kind": "val", "step": 10 * e, "epoch": e, "mean_recall": 0.1 * e} for e in range(1, 4)]
+    classes = measure["classes"]
+    streams = {"labelled": {"classes": classes, "counts": [1000, 100, 10], "digest": "feed01", "samples": 1110}}
+    (folder / "recipe.toml").write_text(f"[method]\nrho = {rho}\n[run]\nseed = {seed}\nepochs = 40\n")
+    (folder / "measure.json").write_text(json.dumps(measure))
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    (folder / "streams.json").write_text(json.dumps(streams))
+    (folder / "environment.json").write_text(json.dumps({"torch": "9.9", "command": f"evenhand train {name}"}))
+    return folder
+
+
+class Page(HTMLParser):
+    """Checks nesting; collects tags, ids, addresses and visible text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.ids += [v for k, v in attrs if k == "id" and v]
+        self.addresses += [v for k, v in attrs if k in ("src", "href", "xlink:href", "action", "data") and v]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_numbers_on_the_page_are_those_of_the_runs(tmp_path: Path) -> None:
+    tails = (0.30, 0.34, 0.41)
+    runs = [make_run(tmp_path, f"ce-{s}", seed=s, tail=t) for s, t in enumerate(tails)]
+    runs += [make_run(tmp_path, f"sam-{s}", seed=s, tail=t + 0.3, rho=0.1) for s, t in enumerate(tails)]
+    page = Page(write_report(runs, tmp_path / "out" / "report.html").read_text())
+    mean, spread = fmean(100 * t for t in tails), stdev(100 * t for t in tails)
+    tail = f"tail recall {mean + 30:.1f} ± {spread:.1f} % against {mean:.1f} ± {spread:.1f} % for ce."
+    recalls = [100 * (0.9 + 0.6 + t + 0.3) / 3 for t in tails]
+    assert f"Best mean recall: sam ({fmean(recalls):.1f} ± {stdev(recalls):.1f} %, 3 seeds); {tail}" in page.text
+    assert "within the spread" not in page.text
+    for expected in ("feed01", "1,110", "rho = 0.1", "one each, by training count", "imbalance 100",
+                     "the last checkpoint, nothing selected", "torch", "evenhand train ce-1"):  # fmt: skip
+        assert expected in page.text
+    assert len(page.ids) == len(set(page.ids))
+    assert {"svg", "table", "caption", "details", "nav"} <= page.tags
+
+
+def test_page_is_safe_and_self_contained(tmp_path: Path) -> None:
+    names = [NASTY, 'a" onload="x', "$x_1$ & 0.12345 #010203"]
+    runs = [make_run(tmp_path, f"_run{i}&<b>", rho=i, classes=names, groups_rule=NASTY) for i in range(2)]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert NASTY in page.text
+    assert "$x_1$ & 0.12345 #010203" in page.text
+    assert all(a.startswith(("#", "data:image/png")) for a in page.addresses)
+    without_names = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert "http://" not in without_names
+    assert "https://" not in without_names
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+
+
+def test_what_is_missing_is_not_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "ce")
+    for name in ("measure.json", "log.jsonl", "streams.json", "environment.json"):
+        (run / name).unlink()
+    page = Page(render([load_run(run)]))
+    assert page.text.count("not run") >= 6
+    assert "Nothing to compare yet: mean recall was not run." in page.text
+    assert "svg" not in page.tags
+    assert "%" not in page.text.replace("(%)", "").split("Summary", 1)[1]
+
+
+def test_unmeasured_run_still_shows_its_classes(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "ce")
+    (run / "measure.json").unlink()
+    page = Page(render([load_run(run)]))
+    assert "1,110 training samples in 3 classes, imbalance 100." in page.text
+    assert "Recall per class: not run." in page.text
+
+
+def test_oracle_selection_is_loud(tmp_path: Path) -> None:
+    fair, peeked = make_run(tmp_path, "a"), make_run(tmp_path, "b", rho=1, tail=0.9, select="oracle:mean_recall")
+    assert cautions(group_runs([load_run(fair)])) == ""
+    for run in (fair, peeked):
+        (run / "log.jsonl").unlink()
+    text = render([load_run(fair), load_run(peeked)])
+    assert text.count('<b class="badge">selected on the test split (oracle)</b>') == 2
+    assert verdict(group_runs([load_run(fair), load_run(peeked)])).startswith("Mean recall of a: 60.0 %, 1 seed")
+
+
+@pytest.mark.parametrize(
+    ("tails", "rival", "said"),
+    [
+        ((0.3,), (0.2,), "With one seed on a side"),
+        ((0.3, 0.5), (0.2, 0.5), "lies within the spread of the seeds"),
+    ],
+)
+def test_verdict_knows_its_weight(tmp_path: Path, tails: Any, rival: Any, said: str) -> None:
+    runs = [make_run(tmp_path, f"a-{s}", seed=s, tail=t) for s, t in enumerate(tails)]
+    runs += [make_run(tmp_path, f"b-{s}", seed=s, tail=t, rho=1) for s, t in enumerate(rival)]
+    assert said in verdict(group_runs(map(load_run, runs)))
+
+
+def test_incomparable_runs_are_not_ranked(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", rho=1, tail=0.9, classes=["x", "y", "z"])]
+    text = render([load_run(run) for run in runs])
+    assert "cannot be compared" in text
+    assert 'class="num best"' not in text
+
+
+def test_same_runs_same_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "ce")
+    first = write_report([run], tmp_path / "one.html").read_bytes()
+    assert first == write_report([run], tmp_path / "two.html").read_bytes()
+
+
+def test_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    run = tmp_path / "ce"
+    run.mkdir()
+    (run / "recipe.toml").write_text("seed = 0\n")
+    out = write_report([run], tmp_path / "new" / "report.html")
+    for runs, place, said in (
+        ([run], out / "below.html", "cannot be written"),
+        ([run, tmp_path / "new" / ".." / "ce"], out, "given twice"),
+        ([], out, "at least one"),
+    ):
+        with pytest.raises(UserError, match=said):
+            write_report(runs, place)
+    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
+
+
+def test_thousand_classes_stay_small(tmp_path: Path) -> None:
+    K = 1000
+    counts = [max(1, 1280 - k) for k in range(K)]
+    groups = {"head": list(range(300)), "mid": list(range(300, 700)), "tail": list(range(700, K))}
+    recall = [*np.linspace(0.9, 0.1, K - 1), None]
+    big = {"classes": [f"class {k}" for k in range(K)], "train_counts": counts, "groups": groups, "recall": recall}
+    matrix = plots.plot_confusion(np.eye(K), big["classes"])
+    assert len(matrix) < 20_000
+    run = make_run(tmp_path, "ce", **big, confusion=None)
+    assert len(render([load_run(run)])) < 400_000
+
+
+@pytest.mark.filterwarnings("error")
+def test_plots_are_well_formed_and_themed() -> None:
+    classes, counts = ["猫", "<b>", "$x$"], [100, 10, 0]
+    svgs = [
+        plots.plot_counts(classes, counts, {"head": [0], "tail": [1, 2]}),
+        plots.plot_recall(classes, counts, {}, {"_hidden": [[0.5, 0.4, float("nan")], [0.6, 0.4, 0.1]]}),
+        plots.plot_confusion([[1, 0, 0], [0, 0.5, 0.5], [0, 0, 0]], classes),
+        plots.plot_reliability({"a": {"confidence": [0.5, None], "accuracy": [0.4, None], "count": [3, 0]}}),
+        plots.plot_line_with_band([0.001, 0.005], {"tail": [[50, 60], [52, 58]]}, xlabel="rho", ylabel="%", log_x=True),
+    ]
+    for svg in svgs:
+        root = ET.fromstring(svg)
+        assert root.get("aria-label")
+        assert "currentColor" in svg
+        assert "#010203" not in svg
+    assert "_hidden" in svgs[1]
+    assert "recall 55.0 % (seeds: 50.0, 60.0)" in svgs[1]
+
+
+def test_line_labels_keep_their_digits() -> None:
+    svg = plots.plot_line_with_band([0.001, 0.002, 0.003], {"a": [[1, 2, 3]]})
+    assert ">0.00125<" in svg or ">0.0015<" in svg or ">0.00150<" in svg
