@@ -1,6 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv beside the code first.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -q -c constraints.txt
 
 .PHONY: setup demo test docs check clean
 
@@ -9,21 +10,25 @@ setup: .venv/ready
 # torch first: the constraint keeps pip from resolving to another build of it.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77.0.3"
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(PIP) --upgrade pip "setuptools>=77.0.3"
+	$(PIP) torch
+	$(PIP) -e .
 	touch $@
 
-demo: setup
+.venv/ready-dev: .venv/ready
+	$(PIP) -e ".[dev]"
+	touch $@
+
+demo: .venv/ready
 	$(BIN)/evenhand demo
 
-test: setup
+test: .venv/ready-dev
 	$(BIN)/python -m pytest -n 2 -m "not docs"
 
-docs: setup
+docs: .venv/ready-dev
 	$(BIN)/python -m pytest -m docs
 
-check: setup
+check: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -18,19 +18,19 @@ y_test = torch.arange(10).repeat_interleave(500)
 x_test = centres[y_test] + 1.5 * torch.randn(len(y_test), 16)
 
 losses = {
-    "ce": lambda logits, y, w: cross_entropy(logits, y),
-    "ce+drw": lambda logits, y, w: cross_entropy(logits, y, w),
-    "ldam+drw": lambda logits, y, w: ldam_loss(logits, y, counts, weight=w),
-    "vs": lambda logits, y, w: vs_loss(logits, y, counts),
-    "la": lambda logits, y, w: logit_adjusted_loss(logits, y, counts),
+    "ce": cross_entropy,
+    "ce+drw": cross_entropy,
+    "ldam+drw": lambda logits, y, weight: ldam_loss(logits, y, counts, weight=weight),
+    "vs": lambda logits, y, weight: vs_loss(logits, y, counts, weight=weight),
+    "la": lambda logits, y, weight: logit_adjusted_loss(logits, y, counts, weight=weight),
 }
 for name, loss in losses.items():
     head = CosineHead(64, 10) if name == "ldam+drw" else nn.Linear(64, 10)  # LDAM's margins are cosines
     net = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), head)
     opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for epoch in range(20):
-        weight = deferred_weights(counts, epoch, start=16)  # ones, then larger for rare classes
-        for batch in torch.randperm(len(y)).split(64):
+        weight = deferred_weights(counts, epoch, start=16 if "drw" in name else 20)  # ones, then more for rare classes
+        for batch in torch.randperm(len(y)).split(128):
             loss(net(x[batch]), y[batch], weight).backward()
             opt.step()
             opt.zero_grad()

@@ -83,12 +83,13 @@ def copy(
 ) -> None:
     """Copy one of our recipes to a file of your own."""
     from evenhand.errors import UserError
-    from evenhand.run.recipe import recipe_text
+    from evenhand.run.recipe import recipe_text, variant_text
 
-    target = file or Path(f"{name}.toml")
+    base, _, variant = name.partition(":")
+    target = file or Path(f"{name.replace(':', '-')}.toml")
     if target.exists():
         raise UserError(f"{target} exists already: give another file name")
-    target.write_text(recipe_text(name))
+    target.write_text(variant_text(base, variant) if variant else recipe_text(base))
     print(f"{target}: edit it, then run: evenhand train {target}")
 
 
@@ -120,7 +121,7 @@ def train(
             _print_tables([folder])
             print(f"run: {folder}   report: evenhand report {folder}")
         else:
-            print(f"paused: {folder}   continue: evenhand train {name} --resume")
+            print(f"paused: {folder}   continue: evenhand train {folder} --resume")
 
 
 @app.command()

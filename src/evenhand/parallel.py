@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from evenhand.errors import UserError
+
 
 def start(device: torch.device) -> None:
     """Join the process group that ``torchrun`` describes; do nothing in an ordinary process."""
@@ -26,11 +28,14 @@ def start(device: torch.device) -> None:
 
 def local_device(name: str) -> torch.device:
     """``auto`` is this process's GPU if there is one, else the CPU."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cpu")
+    if name == "auto":
+        gpu = torch.cuda.is_available()
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if gpu else torch.device("cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device '{name}' is not to be had here: use auto or cpu") from error
+    return torch.device(name)
 
 
 def rank() -> int:

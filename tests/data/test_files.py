@@ -17,14 +17,14 @@ from evenhand.data.files import (
     Files,
     Items,
     centre_box,
-    find_problems,
     from_dataset,
     images_in,
     load_image,
     natural,
     random_box,
 )
-from evenhand.data.stream import Memory, Stream
+from evenhand.data.loader import Feed, Loader
+from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 
 
@@ -193,6 +193,25 @@ def test_files_pickle_and_decode_in_workers(tmp_path: Path) -> None:
     assert all(torch.equal(batch, Steps(files)[step]) for step, batch in enumerate(parallel))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_image_in_a_loader_is_one_clean_line(tmp_path: Path, workers: int) -> None:
+    paths = [save(tmp_path / f"{i}.png", 30, 30, i) for i in range(6)]
+    truncate(paths[4])
+    stream = Stream(Files(paths, size=24), torch.zeros(6, dtype=torch.long), ("a",), "train")
+    with pytest.raises(UserError) as plain:
+        load_image(paths[4])
+    feed = Feed("train", 2, (lambda x, _: x.float(),))
+    loader = Loader(stream, feed, seed=0, device=torch.device("cpu"), workers=workers)
+    bad_step = next(step for step in range(3) if 4 in loader.picks.batch(step))
+    batches = loader.iterate(0, 3)
+    for step in range(bad_step):
+        assert torch.equal(next(batches).indices, loader.picks.batch(step))
+    with pytest.raises(UserError) as caught:
+        next(batches)
+    assert str(caught.value) == str(plain.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_trap_12_unreadable_and_truncated_images_are_named(tmp_path: Path) -> None:
     bad = truncate(save(tmp_path / "half.jpg", 300, 300)), truncate(save(tmp_path / "half.png", 300, 300))
     (tmp_path / "text.png").write_text("not an image")
@@ -276,6 +295,8 @@ def test_from_dataset_finds_labels_and_classes() -> None:
     assert stream.counts == [1, 0, 2]
     assert stream.classes == ("0", "1", "2")
     assert stream.name == "mine"
+    data.targets = np.array([[1], [1], [0]])  # type: ignore[attr-defined]
+    assert from_dataset(data).labels.tolist() == [1, 1, 0]
     data.targets = [1, 1, 0]  # type: ignore[attr-defined]
     data.classes = ["cat", "dog"]  # type: ignore[attr-defined]
     assert from_dataset(data).classes == ("cat", "dog")
@@ -300,39 +321,3 @@ def test_bad_datasets_are_explained() -> None:
         Items(Pairs([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], [0, 0])).fetch([0, 1])
     with pytest.raises(UserError, match=r"TensorDataset\[0\]"):
         Items(TensorDataset(torch.zeros(1, 3, 4, 4))).fetch([0])
-
-
-def test_trap_12_find_problems_names_every_file(tmp_path: Path) -> None:
-    for seed, name in enumerate(("train/cat/1.png", "train/dog/1.png", "test/cat/1.png", "test/dog/1.png")):
-        save(tmp_path / name, seed=seed)
-    shutil.copy(tmp_path / "train/cat/1.png", tmp_path / "test/cat/leak.png")
-    bad = truncate(save(tmp_path / "train/dog/bad.jpg", 100, 80))
-    picture(40, 40).convert("L").save(tmp_path / "test/dog/grey.png")
-    (tmp_path / "test/lynx").mkdir()
-    found = {problem.kind: problem for problem in find_problems(tmp_path)}
-    assert set(found) == {"unreadable", "empty class", "duplicate", "mixed modes"}
-    assert found["unreadable"].file == str(bad)
-    assert found["unreadable"].severity == "error"
-    assert found["empty class"].file == str(tmp_path / "test/lynx")
-    assert found["empty class"].severity == "error"
-    assert str(tmp_path / "train/cat/1.png") in found["duplicate"].message
-    assert str(tmp_path / "test/cat/leak.png") in found["duplicate"].message
-    save(tmp_path / "test/dog/large.png", 90, 90)
-    assert "mixed sizes" in {problem.kind for problem in find_problems(tmp_path)}
-
-
-def test_find_problems_in_streams_and_lists(tmp_path: Path) -> None:
-    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(3)]
-    assert find_problems(paths) == []
-    files = Stream(Files(paths, size=32), torch.tensor([0, 0, 2]), ("a", "b", "c"), "train")
-    assert [(p.kind, p.message) for p in find_problems(files)] == [
-        ("empty class", "class 'b' has no samples in 'train'")
-    ]
-    test = files.subset(torch.tensor([1])).unlabelled()
-    (leak,) = [p for p in find_problems({"train": files, "test": test}) if p.kind == "duplicate"]
-    assert leak.file == str(paths[1])
-    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
-    held = {"train": Stream(Memory(images), None, ()), "val": Stream(Memory(images[2:3]), None, ())}
-    (leak,) = find_problems(held)
-    assert leak.file == "sample 0 of 'val'"
-    assert "sample 2 of 'train'" in leak.message

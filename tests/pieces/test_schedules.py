@@ -97,7 +97,7 @@ def test_relative_radius_follows_the_weights() -> None:
             p.fill_(2.0)
     player = optim.player(net, seed=0)
     optim.apply(player, during(1, 10))
-    assert player.optimizer.rho == pytest.approx(0.01 * 2 * math.sqrt(8))  # type: ignore[attr-defined]
+    assert float(player.optimizer.rho) == pytest.approx(0.01 * 2 * math.sqrt(8))  # type: ignore[attr-defined]
 
 
 @given(st.integers(1, 50), st.integers(0, 60))

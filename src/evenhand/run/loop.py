@@ -18,11 +18,12 @@ from evenhand.data.loader import Batch, Loader
 from evenhand.data.samplers import mix
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.measure.classification import evaluate
 from evenhand.methods.protocol import Listens, Method, Progress
 from evenhand.run import checkpoint
 from evenhand.run.log import Log, Meter
 from evenhand.run.settings import Run
+
+LOWER_IS_BETTER = {"loss", "ece", "fid", "kid", "label_kl"}
 
 
 def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path:
@@ -125,19 +126,20 @@ class _Keeper:
         self.best = content["best"]
         return int(content["step"])
 
-    def judge(self, step: int) -> dict[str, dict[str, Any]]:
+    def judge(self, step: int) -> dict[str, dict[str, float]]:
         """Measure the streams that selection or feedback may see; the test split only under 'oracle'."""
-        measured: dict[str, dict[str, Any]] = {}
+        measured: dict[str, dict[str, float]] = {}
         for split in ["val"] * ("val" in self.streams) + ["test"] * (self.rule == "oracle"):
-            measured[split] = evaluate(self.method.predict, self.streams[split], batch=self.run.eval_batch).scalars()
+            measured[split] = self.method.judge(self.streams[split], batch=self.run.eval_batch)
         if isinstance(self.method, Listens) and "val" in measured:
             self.method.feedback(measured["val"], self.streams)
         if self.judged is not None:
             values = measured[self.judged]
             if self.metric not in values:
                 raise UserError(f"run.select names '{self.metric}'; measured are: {', '.join(sorted(values))}")
-            if values[self.metric] > self.best:
-                self.best = values[self.metric]
+            score = -values[self.metric] if self.metric in LOWER_IS_BETTER else values[self.metric]
+            if score > self.best:
+                self.best = score
                 self._write("best.pt", step)
         return measured
 

@@ -53,7 +53,8 @@ class Recipe(Settings):
 
     def toml(self) -> str:
         """The whole tree, defaults filled in."""
-        return to_toml(self.model_dump(exclude_none=True, exclude={"smoke", "variants"}))
+        moment = {"resume", "stop_after"}
+        return to_toml(self.model_dump(exclude_none=True, exclude={"smoke": True, "variants": True, "run": moment}))
 
 
 def explained(recipe: Recipe) -> str:
@@ -68,6 +69,8 @@ def _explain(table: BaseModel, name: str) -> str:
         path = f"{name}.{key}" if name else key
         if isinstance(value, BaseModel):
             inner += _explain(value, path)
+        elif key == "variants":
+            inner += f"\n# variants: {', '.join(value)}\n" if value else ""
         elif isinstance(value, dict):
             tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
             inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
@@ -94,6 +97,12 @@ def recipe_text(name: str) -> str:
     raise UserError(f"no recipe '{name}': give a file or one of ours; {did_you_mean(name, recipe_names())}")
 
 
+def variant_text(name: str, variant: str) -> str:
+    """A small recipe of its own: the variant's changes on top of the recipe it belongs to."""
+    load_recipe(f"{name}:{variant}")
+    return f'base = "{name}"\n' + to_toml(_read(name)["variants"][variant])
+
+
 def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
     """Read ``name``, ``name:variant`` or a file, then apply overrides such as ``"run.epochs=5"``."""
     name = str(path_or_name)
@@ -105,7 +114,8 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
     if variant:
         known = tree.get("variants", {})
         if variant not in known:
-            raise UserError(f"recipe '{name}' has no variant '{variant}'; {did_you_mean(variant, known)}")
+            hint = did_you_mean(variant, known) if known else "it has none"
+            raise UserError(f"recipe '{name}' has no variant '{variant}'; {hint}")
         changes |= flatten(known[variant])
     changes |= overrides if isinstance(overrides, Mapping) else dict(parse_override(text) for text in overrides)
     if "run.folder" not in changes and "folder" not in tree.get("run", {}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
 import sys
@@ -14,8 +15,7 @@ import torch
 from evenhand import __version__, parallel
 from evenhand.data.build import Data, build_data
 from evenhand.data.samplers import mix
-from evenhand.errors import UserError, users_mistake
-from evenhand.measure.classification import evaluate
+from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
@@ -56,6 +56,11 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
 def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:
     """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
     settings: Any = recipe.method
+    known = inspect.signature(method_class(settings.name)).parameters.keys() - {"settings", "data", "seed", "device"}
+    for name in recipe.needs:
+        if name not in known:
+            takes = did_you_mean(name, known) if known else "it needs none"
+            raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
     needs = {name: _needed(target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
@@ -91,7 +96,7 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     run = open_run(folder)
     if split not in run.data.streams:
         raise UserError(f"this run has no '{split}' split; it has: {', '.join(run.data.streams)}")
-    result = evaluate(run.method.predict, run.data.streams[split], batch=run.recipe.run.eval_batch)
+    result = run.method.examine(run.data.streams[split], run.data.groups, batch=run.recipe.run.eval_batch)
     table = {
         "split": split,
         "checkpoint": run.checkpoint,
@@ -100,7 +105,7 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
         "classes": list(run.data.classes),
         "train_counts": run.data.counts,
         "groups_rule": f"{run.data.groups_rule}, by training count",
-        **result.table(run.data.groups),
+        **result,
     }
     if parallel.is_writer():
         name = "measure.json" if split == "test" else f"measure-{split}.json"

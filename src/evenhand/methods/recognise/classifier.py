@@ -23,7 +23,7 @@ from evenhand.data.loader import Batch, Feed
 from evenhand.data.samplers import generator, sample_weights
 from evenhand.data.stream import Streams
 from evenhand.methods.common import Net, Optim
-from evenhand.methods.protocol import Progress
+from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets import HeadKind
 from evenhand.pieces import losses
 from evenhand.pieces.mixing import mixup
@@ -64,7 +64,7 @@ class ClassifierSettings(Settings):
         return self
 
 
-class Classifier:
+class Classifier(Recogniser):
     """One network, one optimiser, one weighted loss."""
 
     settings = ClassifierSettings

@@ -22,7 +22,7 @@ from evenhand.data.samplers import generator
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.methods.common import Optim
-from evenhand.methods.protocol import Progress
+from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
 from evenhand.nets import Classifier
 from evenhand.pieces import losses
@@ -53,7 +53,7 @@ class ScaledHead(nn.Module):
         return self.inner(features) * self.scale  # (N, K)
 
 
-class SecondStage:
+class SecondStage(Recogniser):
     """Frozen features, a new or rescaled head."""
 
     settings = SecondStageSettings
@@ -65,6 +65,8 @@ class SecondStage:
             raise UserError("method 'second-stage' needs a first run: set needs.first to a recipe or a run's folder")
         self.set, self.data = settings, data
         self.logit_scale: float = first.logit_scale
+        if first.data.counts != data.counts:
+            raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
         self.net: Classifier = copy.deepcopy(first.player.judged()).requires_grad_(False)
         self.net.head = self._new_head(self.net.head).to(device)

@@ -1,0 +1,110 @@
+"""Where two sets of points overlap: precision, recall, density and coverage by nearest neighbours, tile by tile.
+
+A set's manifold is the union of open balls around its points, each reaching to the point's k-th nearest neighbour in
+the same set. Distances are float64, held for one tile of ``block`` x ``block`` pairs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Scores(NamedTuple):
+    """All four, from one pass over the distances."""
+
+    precision: Tensor
+    recall: Tensor
+    density: Tensor
+    coverage: Tensor
+
+
+def precision_recall(real_features: Any, fake_features: Any, k: int = 3, *, block: int = 2048) -> tuple[Tensor, Tensor]:
+    """Share of fakes inside the reals' manifold, and share of reals inside the fakes' manifold.
+
+    A generator that draws few things well has a high precision and a low recall. Memory beyond the features,
+    whatever N and M are: about three tiles of ``block`` x ``block`` and two blocks of features, in float64.
+    """
+    scores = manifold_scores(real_features, fake_features, k, block)
+    return scores.precision, scores.recall
+
+
+def density_coverage(real_features: Any, fake_features: Any, k: int = 5, *, block: int = 2048) -> tuple[Tensor, Tensor]:
+    """Mean number of reals' balls around a fake over k (may exceed 1), and share of reals' balls holding a fake.
+
+    Only the reals' manifold is used, so stray fakes do not inflate it. Memory as ``precision_recall``.
+    """
+    scores = manifold_scores(real_features, fake_features, k, block)
+    return scores.density, scores.coverage
+
+
+def manifold_scores(real: Any, fake: Any, k: int, block: int = 2048) -> Scores:
+    """What ``precision_recall`` and ``density_coverage`` say, for the work of one of them."""
+    real, fake = as_features(real, "real_features"), as_features(fake, "fake_features")
+    same_dimensions(real, fake)
+    if k < 1 or min(len(real), len(fake)) <= k:
+        raise ValueError(f"k is {k} for {len(real)} real and {len(fake)} fake samples; it must be 1 to N - 1")
+    centre = mean_row(real, block)  # near the origin, inner products keep the digits of small distances
+    real_reach, fake_reach = (_reach(x, k, block, centre) for x in (real, fake))
+    around = torch.zeros(len(fake), dtype=torch.float64, device=fake.device)  # real balls around each fake
+    reached = torch.zeros(len(real), dtype=torch.bool, device=real.device)  # by some fake ball
+    covered = torch.zeros_like(reached)  # ball holds some fake
+    for i, x in _blocks(real, block, centre):
+        for j, y in _blocks(fake, block, centre):
+            tile = _squared_distances(x, y)
+            inside = tile < real_reach[i, None]
+            around[j] += inside.sum(0)
+            covered[i] |= inside.any(1)
+            reached[i] |= (tile < fake_reach[j]).any(1)
+    precision, recall, coverage = ((x > 0).double().mean() for x in (around, reached, covered))
+    return Scores(precision, recall, around.mean() / k, coverage)
+
+
+def _reach(x: Tensor, k: int, block: int, centre: Tensor) -> Tensor:
+    """(N,) squared distance of each row to its k-th nearest other row."""
+    reach = []
+    for i, rows in _blocks(x, block, centre):
+        nearest = torch.full((len(rows), k), torch.inf, dtype=torch.float64, device=x.device)
+        for j, columns in _blocks(x, block, centre):
+            tile = _squared_distances(rows, columns)
+            if i == j:
+                tile.fill_diagonal_(torch.inf)
+            nearest = torch.cat([nearest, tile], 1).topk(k, largest=False).values
+        reach.append(nearest[:, -1])
+    return torch.cat(reach)
+
+
+def _blocks(x: Tensor, block: int, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    for start in range(0, len(x), block):
+        part = slice(start, start + block)
+        yield part, x[part].double() - centre
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """(N, M) ``|x - y|^2``; what rounding leaves of equal rows is 0, so that equal points tie."""
+    norms = x.square().sum(1)[:, None] + y.square().sum(1)
+    squared = torch.addmm(norms, x, y.T, alpha=-2)
+    return squared.masked_fill_(squared < 1e-12 * norms, 0.0)
+
+
+def as_features(x: Any, name: str) -> Tensor:
+    """Checked to be a finite (N, d) matrix."""
+    x = torch.as_tensor(x).detach()
+    if x.ndim != 2 or not x.numel():
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (N, d), N >= 1")
+    if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
+        raise ValueError(f"{name} must be finite floating-point numbers, got {x.dtype}; check the feature network")
+    return x
+
+
+def same_dimensions(a: Tensor, b: Tensor) -> None:
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"features have {a.shape[1]} and {b.shape[1]} dimensions: use the same extractor for both")
+
+
+def mean_row(x: Tensor, block: int) -> Tensor:
+    """(d,) in float64, by blocks of rows."""
+    return sum((part.double().sum(0) for part in x.split(block)), x.new_zeros((), dtype=torch.float64)) / len(x)

@@ -1,0 +1,436 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import evenhand
+from evenhand.methods import METHODS
+from evenhand.methods.recognise.classifier import Classifier
+from evenhand.nets import NETS
+from evenhand.run import checkpoint
+from evenhand.run.recipe import load_recipe, recipe_names
+
+Cli = Callable[..., Any]
+ENTRY = "from evenhand.cli import main; main()"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(evenhand.__file__).parents[1])}
+
+
+def outside(*words: object, script: str = ENTRY, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)],
+        capture_output=True, text=True, timeout=120, cwd=cwd, env=ENVIRONMENT,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of five small images."""
+    chance = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = chance.integers(0, 256, (12, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def truncate(image: Path) -> Path:
+    image.write_bytes(image.read_bytes()[:-60])
+    return image
+
+
+# answering at once
+
+
+def test_help_does_not_import_torch() -> None:
+    script = f"""
+import sys
+try:
+    {ENTRY}
+except SystemExit as stop:
+    heavy = {{"torch", "numpy", "matplotlib"}} & set(sys.modules)
+    sys.exit(f"imported {{sorted(heavy)}}" if heavy or stop.code else 0)
+"""
+    for words in (["--help"], ["train", "--help"], ["data", "--help"]):
+        done = outside(*words, script=script)
+        assert done.returncode == 0, done.stderr
+        assert "Usage" in done.stdout
+
+
+def test_trap_17_importing_the_package_imports_neither_torch_nor_sockets() -> None:
+    script = "import sys, evenhand; print({'torch', 'socket'} & set(sys.modules))"
+    assert outside(script=script).stdout.strip() == "set()"
+
+
+def test_every_command_has_help(cli: Cli) -> None:
+    text = cli("--help").fine()
+    commands = [line.split()[0] for line in text.partition("Commands:")[2].strip().splitlines()]
+    assert {"list", "show", "copy", "check", "train", "measure", "reproduce", "report", "hessian", "data"} <= {
+        *commands
+    }
+    for command in commands:
+        assert "Usage" in cli(command, "--help").fine()
+
+
+# looking at what there is
+
+
+def test_list_names_everything(cli: Cli) -> None:
+    text = cli("list").fine()
+    for name in [*METHODS, *recipe_names(), *NETS]:
+        assert name in text
+
+
+def test_show_prints_a_whole_recipe(cli: Cli) -> None:
+    text = cli("show", "fashion-lt:ce-sam", "--set", "run.epochs=3").fine()
+    tree = tomllib.loads(text)
+    assert (tree["run"]["epochs"], tree["method"]["optim"]["name"]) == (3, "sam")
+    assert "# base learning rate" in text
+
+
+def test_copy_writes_a_recipe_that_loads_and_refuses_to_overwrite(cli: Cli, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    assert str(mine) in cli("copy", "fashion-lt", mine).fine()
+    assert load_recipe(mine, ["run.folder=x"]) == load_recipe("fashion-lt", ["run.folder=x"])
+    assert "exists already" in cli("copy", "fashion-lt", mine).mistake()
+
+
+def test_copy_defaults_to_a_file_here(cli: Cli, tiny: Path) -> None:
+    cli("copy", "fashion-lt").fine()
+    assert (tiny.parent / "fashion-lt.toml").exists()
+
+
+def test_copy_to_a_folder_that_does_not_exist_is_a_mistake(cli: Cli, tmp_path: Path) -> None:
+    assert "nowhere" in cli("copy", "fashion-lt", tmp_path / "nowhere" / "mine.toml").mistake()
+
+
+def test_check_estimates_and_writes_nothing(cli: Cli, tiny: Path) -> None:
+    text = cli("check", tiny).fine()
+    assert "parameters" in text
+    assert "labelled" in text
+    assert "2 steps" in text
+    assert [p.name for p in tiny.parent.iterdir()] == ["tiny.toml"]
+
+
+def test_data_list_names_the_built_in_sets(cli: Cli) -> None:
+    text = cli("data", "list").fine()
+    assert "fashion-mnist" in text
+    assert "cifar-10" in text
+
+
+def test_data_look_at_sound_data(cli: Cli, photos: Path) -> None:
+    text = cli("data", "look", photos).fine()
+    assert "10" in text
+    assert "error" not in text
+
+
+@pytest.mark.parametrize("name", ["2.png", "copy [red].png"])
+def test_trap_12_data_look_names_a_damaged_file_in_full(cli: Cli, photos: Path, name: str) -> None:
+    bad = truncate((photos / "cat" / "1.png").rename(photos / "cat" / name))
+    seen = cli("data", "look", photos)
+    assert seen.code == 2
+    assert str(bad) in seen.out, "the name can be copied: neither wrapped nor taken for markup"
+    assert "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize("name", ["[red]cat", "[/]"])
+def test_class_names_are_not_markup(cli: Cli, photos: Path, name: str) -> None:
+    if "/" in name:
+        rows = [f"photos/{c}/{n}.png,{label}\n" for c, label in (("cat", name), ("dog", "dog")) for n in range(5)]
+        (photos.parent / "list.csv").write_text("path,label\n" + "".join(rows))
+        assert name in cli("data", "look", photos.parent / "list.csv").fine()
+    else:
+        (photos / "cat").rename(photos / name)
+        assert name in cli("data", "look", photos).fine()
+
+
+# training and after
+
+
+def test_train_measure_report_and_hessian(cli: Cli, tiny: Path) -> None:
+    folder = tiny.parent / "run"
+    text = cli("train", tiny, "--set", f"run.folder={folder}", "--set", "run.keep_every=1", "--seed", "4").fine()
+    assert "disc" in text
+    assert load_recipe(folder).run.seed == 4
+    assert "mean recall" in cli("measure", folder).fine()
+    assert cli("measure", folder, "--split", "val").fine().startswith("val: mean recall")
+    page = cli("report", folder).fine().strip()
+    assert "<html" in Path(page).read_text()
+    assert Path(page) == folder / "report.html"
+    words = ("--class", "disc", "--class", "slope", "--steps", 3, "--max-samples", 4)
+    assert "slope" in cli("hessian", folder, *words).fine()
+    found = json.loads((folder / "hessian.json").read_text())
+    assert [(row["class"], row["samples"]) for row in found] == [("disc", 4), ("slope", 2)]
+    assert (folder / "hessian.svg").exists()
+    cli("hessian", folder, *words, "--checkpoints").fine()
+    assert (folder / "hessian-dynamics.svg").exists()
+    assert "did you mean 'disc'?" in cli("hessian", folder, "--class", "disk").mistake()
+    assert "already holds a run" in cli("train", tiny, "--set", f"run.folder={folder}", "--seed", "4").mistake()
+    assert "no 'extra' split" in cli("measure", folder, "--split", "extra").mistake()
+
+
+def test_hessian_counts_epochs_as_the_log_does(cli: Cli, tiny: Path) -> None:
+    cli("train", tiny, "--set", "run.keep_every=1").fine()
+    folder = tiny.parent / "runs" / "tiny-0"
+    cli("hessian", folder, "--class", "slope", "--steps", 2, "--checkpoints").fine()
+    logged = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert json.loads((folder / "hessian.json").read_text())[0]["epoch"] == logged[-1] == 1.0
+
+
+def test_folder_defaults_to_runs_here(cli: Cli, tiny: Path) -> None:
+    cli("train", "tiny.toml:ce").fine()
+    assert (tiny.parent / "runs" / "tiny-ce-0" / "measure.json").exists()
+
+
+def test_the_command_that_a_paused_run_prints_continues_it(cli: Cli, tiny: Path) -> None:
+    text = cli("train", tiny, "--set", "run.epochs=2", "--seed", 1, "--set", "run.stop_after=2").fine()
+    assert "paused" in text
+    command = text.partition("evenhand ")[2].split()
+    cli(*command).fine()
+    folder = tiny.parent / "runs" / "tiny-1"
+    assert json.loads((folder / "measure.json").read_text())["step"] == 4
+
+
+def test_interrupted_training_says_where_it_stands_and_how_to_go_on(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Classifier.update
+
+    def interrupted(self: Classifier, batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return update(self, batch)
+
+    monkeypatch.setattr(Classifier, "update", interrupted)
+    stopped = cli("train", tiny)
+    assert stopped.code == 130
+    assert len(stopped.err.splitlines()) == 1
+    assert "--resume" in stopped.err
+    monkeypatch.undo()
+    monkeypatch.chdir(tiny.parent)
+    cli("train", tiny, "--resume").fine()
+
+
+def test_reproduce_trains_compares_and_the_second_time_only_reports(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tiny.parent / "all"
+    command = ("reproduce", tiny, "--seeds", 2, "--out", out)
+    cli(*command).fine()
+    runs = [f"{variant}-{seed}" for variant in ("ce", "vs-sam") for seed in (0, 1)]
+    assert sorted(p.parent.name for p in out.glob("*/measure.json")) == runs
+    table = (out / "table.md").read_text()
+    assert [line for line in table.splitlines() if line.startswith("- ")] == [
+        line for line in table.splitlines() if ": mean_recall" in line or ": tail" in line
+    ]
+    measured = [json.loads((out / f"ce-{s}" / "measure.json").read_text())["mean_recall"] for s in (0, 1)]
+    assert f"ce: mean_recall {sum(measured) / 2:.3f}, expected 0.100 ± 0.900 (measured): agrees" in table
+    assert "expected 3.000 ± 0.500 (authors): DIFFERS" in table
+    assert "<html" in (out / "report.html").read_text()
+    monkeypatch.setattr("evenhand.run.reproduce.train", lambda recipe: pytest.fail(f"{recipe.run.folder} again"))
+    again = cli(*command).fine()
+    assert "vs-sam" in again
+    changed = cli(*command, "--set", "method.batch=8").mistake()
+    assert "another recipe" in changed
+    assert "did you mean 'vs-sam'?" in cli(*command, "--variant", "vs-sm").mistake()
+
+
+def test_reproduce_goes_on_with_paused_runs(cli: Cli, tiny: Path) -> None:
+    command = ("reproduce", f"{tiny}:ce", "--seeds", 1, "--out", tiny.parent / "all")
+    paused = cli(*command, "--set", "run.stop_after=1")
+    assert "Traceback" not in paused.err
+    assert not (tiny.parent / "all" / "ce-0" / "measure.json").exists()
+    cli(*command).fine()
+    assert (tiny.parent / "all" / "ce-0" / "measure.json").exists()
+
+
+def test_reproduce_refuses_an_expected_metric_that_nobody_measures(cli: Cli, tiny: Path) -> None:
+    expect = 'expect={mean_recal = {value = 0.1, tolerance = 0.1, source = "measured"}}'
+    answer = cli("reproduce", f"{tiny}:ce", "--seeds", 1, "--out", tiny.parent / "all", "--set", expect)
+    assert "mean_recal" in answer.mistake()
+
+
+def test_report_over_folders_of_runs(cli: Cli, tiny: Path) -> None:
+    for seed in (0, 1):
+        cli("train", tiny, "--set", "run.epochs=0", "--seed", seed).fine()
+    page = cli("report", tiny.parent / "runs", "--out", tiny.parent / "page.html").fine().strip()
+    assert "2 seeds" in Path(page).read_text()
+    assert "no runs in" in cli("report", tiny.parent / "nowhere").mistake()
+
+
+# mistakes
+
+
+def refused(cli: Cli, tiny: Path, *changes: str) -> str:
+    """`train` and `check` refuse alike, in one line, before anything is trained."""
+    words = [word for change in changes for word in ("--set", change)]
+    trained, checked = (cli(command, tiny, *words) for command in ("train", "check"))
+    assert trained.mistake() == checked.mistake()
+    assert not [*tiny.parent.glob("runs/*/*.pt")], "refused before training"
+    return str(checked.mistake())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("run.epoch=3", "did you mean 'epochs'?"),
+        ("method.optim.lrr=1", "did you mean 'lr'?"),
+        ("run.epochs=ten", "run.epochs"),
+        ("data.set=no/such/folder", "no/such/folder"),
+        ("data.imbalance=1000", "imbalance 1000"),
+        ("data.n_max=1000", "1000"),
+        ("data.val_per_class=100", "held out"),
+        ("data.test_per_class=100", "100"),
+        ("data.groups=5/6", "5/6"),
+        ('data.order=["disc", "rink"]', "did you mean 'ring'?"),
+        ("data.augment=[\"flp\"]", "did you mean 'flip'?"),
+        ("data.normalise=[[0.5], [0.5]]", "normalise"),
+        ("data.normalise=[[0.5, 0.5, 0.5]]", "normalise"),
+        ("method.net.name=small-cn", "did you mean 'small-cnn'?"),
+        ("method.net.stem_stride=2", "stem_stride"),
+        ("method.net.weights=no/such/file.safetensors", "no/such/file.safetensors"),
+        ("run.device=gpu", "gpu"),
+        ("run.device=cuda:7", "cuda:7"),
+        ("run.select=val:mean_recal", "mean_recall"),
+        ("needs.first=fashon-lt", "did you mean 'fashion-lt'?"),
+        ("needs.second=tiny.toml:ce", "second"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_one_line(cli: Cli, tiny: Path, change: str, said: str) -> None:
+    assert said in refused(cli, tiny, change)
+
+
+def test_selection_without_validation_is_one_line(cli: Cli, tiny: Path) -> None:
+    assert "val_per_class" in refused(cli, tiny, "run.select=val:accuracy", "data.val_per_class=0")
+
+
+def test_a_second_stage_without_a_first_is_one_line(cli: Cli, tiny: Path) -> None:
+    file = tiny.parent / "second.toml"
+    file.write_text('[data]\nset = "shapes"\n[method]\nname = "second-stage"')
+    assert "needs.first" in cli("train", file).mistake()
+
+
+def test_trap_12_unreadable_image_is_one_line_with_its_name(cli: Cli, tiny: Path, photos: Path) -> None:
+    bad = truncate(photos / "cat" / "3.png")
+    plain = (f"data.set={photos}", "data.imbalance=1", "data.val_per_class=0")
+    changes = [word for change in (*plain, "data.groups=halves") for word in ("--set", change)]
+    recipe = tiny.parent / "photos.toml"
+    method = '[method]\nname = "classifier"\nbatch = 4\nnet.name = "small-cnn"\n'
+    recipe.write_text(f"{method}[run]\nepochs = 1\nprogress = false")
+    assert str(bad) in cli("check", recipe, *changes).mistake()
+    assert str(bad) in cli("train", recipe, *changes).mistake()
+    with pytest.warns(UserWarning, match=r"3\.png"):
+        cli("train", recipe, *changes, "--set", "data.skip_unreadable=true").fine()
+
+
+def test_trap_12_empty_class_is_one_line_with_its_name(cli: Cli, tiny: Path, photos: Path) -> None:
+    (photos / "emu").mkdir()
+    assert "emu" in refused(cli, tiny, f"data.set={photos}")
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_trap_12_label_out_of_range_is_one_line(cli: Cli, tiny: Path, label: int) -> None:
+    images, labels = np.zeros((8, 8, 8), np.uint8), np.array([0, 1] * 4)
+    labels[5] = label
+    np.savez(tiny.parent / "mine.npz", x=images, y=labels, classes=np.array(["cat", "dog"]))
+    said = refused(cli, tiny, f"data.set={tiny.parent / 'mine.npz'}")
+    assert f"label {label} of sample 5" in said
+
+
+def test_checkpoint_of_another_recipe_is_one_line(cli: Cli, tiny: Path) -> None:
+    cli("train", tiny, "--set", "run.epochs=0").fine()
+    assert "another recipe" in cli("train", tiny, "--resume").mistake()
+
+
+def test_damaged_checkpoint_is_one_line(cli: Cli, tiny: Path) -> None:
+    cli("train", tiny, "--set", "run.epochs=0").fine()
+    last = tiny.parent / "runs" / "tiny-0" / "last.pt"
+    last.write_bytes(last.read_bytes()[:300])
+    for command in (("measure",), ("hessian",)):
+        assert "last.pt" in cli(*command, last.parent).mistake()
+    assert "last.pt" in cli("train", tiny, "--set", "run.epochs=0", "--resume").mistake()
+
+
+@pytest.mark.parametrize("command", ["measure", "hessian", "report"])
+def test_what_is_not_a_run_is_one_line(cli: Cli, tmp_path: Path, command: str) -> None:
+    assert str(tmp_path) in cli(command, tmp_path).mistake()
+    assert "nowhere" in cli(command, tmp_path / "nowhere").mistake()
+
+
+@pytest.mark.parametrize("command", ["check", "train", "show", "copy", "reproduce"])
+@pytest.mark.usefixtures("tiny")
+def test_unknown_recipe_is_one_line(cli: Cli, command: str) -> None:
+    assert "did you mean 'fashion-lt'?" in cli(command, "fashon-lt").mistake()
+
+
+def test_hessian_of_checkpoints_that_were_not_kept_is_one_line(cli: Cli, tiny: Path) -> None:
+    cli("train", tiny, "--set", "run.epochs=0").fine()
+    assert "keep_every" in cli("hessian", tiny.parent / "runs" / "tiny-0", "--checkpoints").mistake()
+
+
+def test_unknown_data_set_is_one_line(cli: Cli) -> None:
+    assert "did you mean 'cifar-10'?" in cli("data", "get", "cifar10").mistake()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(cli: Cli, tiny: Path) -> None:
+    (tiny.parent / "file").write_text("in the way")
+    assert "file/run" in cli("train", tiny, "--set", "run.folder=file/run").mistake()
+
+
+def test_divergence_is_one_line(cli: Cli, tiny: Path) -> None:
+    assert "learning rate" in cli("train", tiny, "--set", "method.optim.lr=1e30", "--set", "run.epochs=5").mistake()
+
+
+# processes
+
+
+def test_train_in_a_process_of_its_own(tiny: Path) -> None:
+    done = outside("train", tiny, "--set", "run.progress=true", cwd=tiny.parent)
+    assert done.returncode == 0, done.stderr
+    assert "run: runs/tiny-0" in done.stdout
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = f"{sys.executable} -c '{ENTRY}' show fashion-lt | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+FULL = """
+mkdir full && mount -t tmpfs -o size=$1 tmpfs full || exit 77
+shift
+"$@"
+code=$?
+cp full/run/*.pt full/run/log.jsonl . 2>/dev/null
+exit $code
+"""
+
+
+def test_a_full_disk_is_one_line_and_keeps_a_whole_checkpoint(tiny: Path) -> None:
+    words = ["train", str(tiny), "--set", "run.folder=full/run", "--set", "run.epochs=40", "--set", "run.keep_every=1"]
+    alone = ["unshare", "--mount", "--map-root-user", "sh", "-c", FULL, "sh", "100k"]
+    try:
+        done = subprocess.run(
+            [*alone, sys.executable, "-c", ENTRY, *words],
+            capture_output=True, text=True, timeout=60, cwd=tiny.parent, env=ENVIRONMENT,
+        )  # fmt: skip
+    except FileNotFoundError:
+        pytest.skip("needs unshare")
+    if done.returncode in (1, 77) and "evenhand" not in done.stderr:
+        pytest.skip(f"may not mount here: {done.stderr}")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "disk full" in done.stderr
+    assert 0 < checkpoint.load(tiny.parent / "last.pt")["step"] < 80

@@ -1,0 +1,63 @@
+"""What every test has: one thread, a data folder of its own, and a way to run a script as two processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+Spawn = Callable[..., None]
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Neither the user's cache nor the network can serve a test by accident."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVENHAND_DATA", str(tmp_path_factory.mktemp("evenhand-data")))
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("npm_config_offline", "true")
+        yield
+
+
+@pytest.fixture
+def global_randomness_untouched() -> Iterator[None]:
+    """Nothing here may draw from torch's global generator or reseed it."""
+    before = torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), before), "the global torch generator was used"
+
+
+@pytest.fixture(scope="session")
+def two_processes() -> Spawn:
+    """``two_processes(script, *arguments)`` runs a Python file twice, as torchrun would on one machine."""
+
+    def spawn(script: str | Path, *arguments: object) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(script), *map(str, arguments)]
+        running = [
+            subprocess.Popen(
+                command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+        try:
+            said = [process.communicate(timeout=180)[0] for process in running]
+        finally:
+            for process in running:
+                process.kill()
+        for rank, process in enumerate(running):
+            assert process.returncode == 0, f"rank {rank} failed:\n{said[rank]}"
+
+    return spawn

@@ -1,0 +1,316 @@
+"""The contract every method keeps. A new method joins with a line in ``CASES``.
+
+A case is a recipe: [method], and where the method needs them [needs] (names of other cases) and [data].
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Loader
+from evenhand.methods import METHODS
+from evenhand.methods.protocol import Method, Progress, Recogniser
+from evenhand.run import checkpoint, runs
+from evenhand.run.loop import fit
+from evenhand.run.recipe import Recipe, validate
+from evenhand.run.runs import build_method
+
+pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
+
+STEPS, PAUSE = 5, 3  # two steps an epoch, so the pause falls inside one
+CPU = torch.device("cpu")
+Tree = dict[str, Any]
+
+
+def classifier(optim: Tree | None = None, **method: Any) -> Tree:
+    tree = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 4}, **method}
+    return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}}
+
+
+def second_stage(rule: str, first: str = "ce", **optim: Any) -> Tree:
+    method = {"name": "second-stage", "rule": rule, "batch": 16, "optim": {"lr": 0.05, **optim}}
+    return {"method": method, "needs": {"first": first}}
+
+
+CASES: dict[str, Tree] = {
+    "ce": classifier(),
+    "ce-drw-sam": classifier({"name": "sam"}, weighting="drw", drw_start=1),
+    "ldam-drw-sam": classifier(
+        {"name": "sam", "rho": 0.01, "rho_relative": True}, loss="ldam", weighting="drw", drw_start=1
+    ),
+    "vs-pgd": classifier({"name": "pgd", "sigma": 0.01}, loss="vs"),
+    "la-lpf": classifier({"name": "lpf-sgd", "lpf_parts": 2}, loss="la"),
+    "focal-adamw": classifier({"name": "adamw", "lr": 1e-3}, loss="focal", weighting="always"),
+    "ib": classifier(loss="ib", ib_start=1, ib_scale=10.0),
+    "mixup-ema": classifier({"ema": 0.9, "nesterov": True}, mixup=1.0),
+    "accumulate-clip": classifier({"name": "sam", "accumulate": 2, "clip": 0.5, "freeze_bn": False}, weighting="drw"),
+    "balanced-resnet": classifier(sampling="class-balanced", net={"name": "resnet8", "width": 4, "stem_stride": 2}),
+    "crt": second_stage("crt"),
+    "lws": second_stage("lws", first="ldam-drw-sam"),
+    "tau-norm": second_stage("tau-norm"),
+    "mislas": second_stage("mislas", first="mixup-ema", ema=0.9),
+}  # fmt: skip
+
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def test_every_method_has_a_case() -> None:
+    assert {case["method"]["name"] for case in CASES.values()} == set(METHODS)
+
+
+# how a case is run
+
+class Bench:
+    """Runs cases in folders of their own; whole runs with the default seed are kept for comparison."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.kept, self.used = folder, {}, 0  # type: ignore[var-annotated]
+
+    def recipe(self, name: str, precision: str | None = None, **run: Any) -> Recipe:
+        case = copy.deepcopy(CASES[name])
+        if precision is not None:
+            for table in tables(case["method"], "optim"):
+                table["precision"] = precision
+        tree = {
+            **case,
+            "data": {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, **case.get("data", {})},
+            "needs": {key: str(self.whole(other)) for key, other in case.get("needs", {}).items()},
+            "run": {
+                "folder": str(self.new()), "steps": STEPS, "log_every": 1, "select": "val:mean_recall",
+                "progress": False, **run,
+            },
+        }  # fmt: skip
+        return validate(tree, name)
+
+    def new(self) -> Path:
+        self.used += 1
+        return self.folder / str(self.used)
+
+    def run(self, recipe: Recipe) -> Path:
+        data = runs.build_data(recipe.data)
+        folder = fit(build_method(recipe, data, CPU), data.streams, recipe.run, digest=recipe.digest())
+        (folder / "recipe.toml").write_text(recipe.toml())
+        return folder
+
+    def whole(self, name: str) -> Path:
+        if name not in self.kept:
+            self.kept[name] = self.run(self.recipe(name))
+        return self.kept[name]
+
+
+def tables(tree: Tree, word: str) -> Iterator[Tree]:
+    """Every table whose name contains ``word``: a two-player method has two optimisers."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            if word in key:
+                yield value
+            yield from tables(value, word)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("contract"))
+
+
+@pytest.fixture
+def fresh(bench: Bench) -> Callable[..., tuple[Method, Data]]:
+    def make(name: str, **run: Any) -> tuple[Method, Data]:
+        recipe = bench.recipe(name, **run)
+        data = runs.build_data(recipe.data)
+        return build_method(recipe, data, CPU), data
+
+    return make
+
+
+def first_batches(method: Method, data: Data, count: int) -> list[dict[str, Batch]]:
+    feeds = method.feeds(data.streams)
+    loaders = {key: Loader(data.streams[feed.stream], feed, seed=0, device=CPU) for key, feed in feeds.items()}
+    columns = {key: list(loader.iterate(0, count)) for key, loader in loaders.items()}
+    return [{key: column[step] for key, column in columns.items()} for step in range(count)]
+
+
+def advance(method: Method, batches: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
+    """Steps as ``fit`` takes them."""
+    scalars = []
+    for step, batch in enumerate(batches, start):
+        method.schedule(Progress(step, 2, STEPS))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(step)
+            scalars.append({key: float(value) for key, value in method.update(batch).items()})
+    return scalars
+
+
+def rows(folder: Path, kind: str = "train") -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in lines if row["kind"] == kind]
+
+
+def differences(a: Any, b: Any, where: str = "") -> list[str]:
+    """Where two nested states are not the same bits."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        same = a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+        return [] if same else [where]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [d for key in a for d in differences(a[key], b[key], f"{where}/{key}")]
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{where}/{i}")]
+    return [] if type(a) is type(b) and a == b else [f"{where}: {a!r} and {b!r}"]
+
+
+def state_of(method: Method) -> Any:
+    return copy.deepcopy(method.state())
+
+
+def same_runs(a: Path, b: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        assert differences(checkpoint.load(a / name), checkpoint.load(b / name)) == []
+    for kind in ("train", "val"):
+        assert rows(a, kind) == rows(b, kind)
+
+
+# the contract
+
+
+@every_case
+def test_is_a_method(name: str, fresh: Any) -> None:
+    method, data = fresh(name)
+    assert isinstance(method, Method)
+    feeds = method.feeds(data.streams)
+    assert feeds
+    assert all(feed.stream in data.streams and feed.views for feed in feeds.values())
+
+
+@every_case
+def test_trains_with_finite_losses(name: str, bench: Bench) -> None:
+    written = rows(bench.whole(name))
+    assert [row["step"] for row in written] == list(range(1, STEPS + 1))
+    losses = [value for row in written for key, value in row.items() if key not in ("kind", "step", "epoch")]
+    assert len(losses) >= STEPS
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+@every_case
+def test_same_seed_same_numbers_other_seed_others(name: str, bench: Bench) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(12345)  # the global generator has no say
+        again = bench.run(bench.recipe(name))
+    same_runs(bench.whole(name), again)
+    other = bench.run(bench.recipe(name, seed=1))
+    assert rows(other)[0]["loss"] != rows(again)[0]["loss"]
+
+
+@every_case
+def test_resumed_run_equals_the_uninterrupted_bit_for_bit(name: str, bench: Bench) -> None:
+    recipe = bench.recipe(name, stop_after=PAUSE)
+    folder = bench.run(recipe)
+    assert checkpoint.load(folder / "last.pt")["step"] == PAUSE
+    run = recipe.run.model_copy(update={"stop_after": None, "resume": True})
+    bench.run(recipe.model_copy(update={"run": run}))
+    same_runs(bench.whole(name), folder)
+
+
+@pytest.mark.parametrize("name", ["ldam-drw-sam", "vs-pgd", "mislas"])
+@pytest.mark.parametrize("pause", [1, 4])
+def test_trap_04_statistics_survive_a_pause_at_any_step(name: str, pause: int, bench: Bench) -> None:
+    """Class weights, BatchNorm statistics, momentum, moving average and noise generators, where there are any."""
+    recipe = bench.recipe(name, stop_after=pause)
+    run = recipe.run.model_copy(update={"stop_after": None, "resume": True})
+    bench.run(recipe)
+    bench.run(recipe.model_copy(update={"run": run}))
+    same_runs(bench.whole(name), Path(recipe.run.folder))
+
+
+@every_case
+def test_state_moves_to_another_method_whole(name: str, bench: Bench, fresh: Any) -> None:
+    """Read with ``weights_only``, put into a method that trained otherwise: the same state, the same next step."""
+    saved = checkpoint.load(bench.whole(name) / "last.pt")["method"]
+    methods = [fresh(name)[0] for _ in range(2)]
+    batches = first_batches(methods[0], runs.build_data(bench.recipe(name).data), 3)
+    advance(methods[1], batches[:2])
+    for method in methods:
+        method.load_state(copy.deepcopy(saved))
+        assert differences(state_of(method), saved) == []
+    steps = [advance(method, batches[2:], start=4) for method in methods]
+    assert steps[0] == steps[1]
+    assert differences(*map(state_of, methods)) == []
+
+
+@every_case
+def test_judging_is_deterministic_and_disturbs_nothing(name: str, fresh: Any) -> None:
+    (method, data), (undisturbed, _) = fresh(name), fresh(name)
+    batches = first_batches(method, data, 3)
+    for each in (method, undisturbed):
+        advance(each, batches[:2])
+    before = state_of(method)
+    judged = method.judge(data.streams["val"], batch=7)
+    assert all(math.isfinite(value) for value in judged.values())
+    assert method.judge(data.streams["val"], batch=7) == judged
+    examined = method.examine(data.streams["test"], data.groups, batch=64)
+    assert json.loads(json.dumps(examined)) == examined  # the report reads it from a file
+    assert differences(state_of(method), before) == []
+    assert advance(method, batches[2:], start=2) == advance(undisturbed, batches[2:], start=2)
+    assert differences(state_of(method), state_of(undisturbed)) == []
+
+
+@every_case
+def test_predict_answers_each_sample_for_itself(name: str, fresh: Any) -> None:
+    method, data = fresh(name)
+    if not isinstance(method, Recogniser):
+        pytest.skip("does not predict classes")
+    advance(method, first_batches(method, data, 2))
+    images = data.streams["test"].fetch(torch.arange(0, 600, 50))
+    logits = method.predict(images)
+    assert logits.shape == (len(images), len(data.classes))
+    assert not logits.requires_grad
+    assert torch.equal(method.predict(images), logits)
+    singly = torch.cat([method.predict(image[None]) for image in images])
+    torch.testing.assert_close(singly, logits, rtol=1e-4, atol=1e-4)
+
+
+@every_case
+@pytest.mark.parametrize("only", ["first", "last"], ids=lambda which: f"{which}-class")
+def test_trap_09_a_batch_of_one_class(name: str, only: str, fresh: Any) -> None:
+    """All other classes are absent, in turn the largest and the rarest, before and after weights start."""
+    method, data = fresh(name)
+    label = 0 if only == "first" else len(data.classes) - 1
+    batches = [
+        {key: with_label(batch, label) for key, batch in step.items()} for step in first_batches(method, data, 4)
+    ]
+    losses = advance(method, batches)
+    assert all(math.isfinite(value) for step in losses for value in step.values())
+    assert checkpoint.is_finite(method.state())
+    assert all(math.isfinite(value) for value in method.judge(data.streams["val"], batch=16).values())
+
+
+def with_label(batch: Batch, label: int) -> Batch:
+    return replace(batch, labels=None if batch.labels is None else torch.full_like(batch.labels, label))
+
+
+@every_case
+def test_bfloat16_trains(name: str, bench: Bench) -> None:
+    folder = bench.run(bench.recipe(name, precision="bfloat16"))
+    exact, half = rows(bench.whole(name)), rows(folder)
+    assert all(math.isfinite(row["loss"]) for row in half)
+    assert half[0]["loss"] == pytest.approx(exact[0]["loss"], rel=0.05)
+    state = checkpoint.load(folder / "last.pt")["method"]
+    assert checkpoint.is_finite(state)
+    floating = [t.dtype for t in checkpoint._tensors(state) if t.is_floating_point()]
+    assert set(floating) == {torch.float32}  # weights and statistics stay exact
+
+
+@every_case
+def test_bfloat16_is_used(name: str, bench: Bench) -> None:
+    """Autocast that is asked for must show in the numbers, or the setting must be refused."""
+    folder = bench.run(bench.recipe(name, precision="bfloat16", steps=1))
+    assert rows(folder)[0]["loss"] != rows(bench.whole(name))[0]["loss"]

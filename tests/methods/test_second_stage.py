@@ -1,0 +1,223 @@
+"""Second stages: what each rule may change, and what stays to the bit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.loader import Loader
+from evenhand.data.samplers import mix
+from evenhand.errors import UserError
+from evenhand.methods.protocol import Progress
+from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
+from evenhand.pieces import losses
+
+pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
+
+
+def first_stage(data: Data, **settings: Any) -> Classifier:
+    tree = {"net": {"name": "small-cnn", "width": 4}, "optim": {"ema": 0.5}, "batch": 16, **settings}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(0, "weights"))
+        method = Classifier(ClassifierSettings.model_validate(tree), data, seed=0, device=CPU)
+    train(method, data, 2)
+    return method
+
+
+@pytest.fixture(scope="module")
+def first(data: Data) -> Classifier:
+    return first_stage(data)
+
+
+@pytest.fixture(scope="module")
+def cosine(data: Data) -> Classifier:
+    return first_stage(data, loss="ldam")
+
+
+def make(data: Data, first: Classifier, rule: str, **settings: Any) -> SecondStage:
+    tree = {"rule": rule, "batch": 16, **settings}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(0, "weights"))
+        return SecondStage(SecondStageSettings.model_validate(tree), data, seed=0, device=CPU, first=first)
+
+
+def train(method: Any, data: Data, steps: int) -> list[float]:
+    feed = method.feeds(data.streams)["labelled"]
+    loader = Loader(data.streams["labelled"], feed, seed=0, device=CPU)
+    reported = []
+    for step, batch in enumerate(loader.iterate(0, steps)):
+        method.schedule(Progress(step, 2, 10))
+        reported.append(float(method.update({"labelled": batch})["loss"]))
+    return reported
+
+
+def snapshot(method: SecondStage) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in method.net.state_dict().items()}
+
+
+def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.fixture(scope="module")
+def images(data: Data) -> Tensor:
+    return data.streams["test"].fetch(torch.arange(0, 600, 37))
+
+
+@pytest.mark.parametrize("rule", ["crt", "lws", "tau-norm"])
+def test_only_the_head_learns(data: Data, first: Classifier, rule: str) -> None:
+    method = make(data, first, rule)
+    before = snapshot(method)
+    train(method, data, 3)
+    expected = {"crt": {"fc.weight", "fc.bias"}, "lws": {"fc.scale"}, "tau-norm": set()}[rule]
+    assert changed(before, snapshot(method)) == expected
+
+
+def test_mislas_also_shifts_batchnorm_statistics(data: Data, first: Classifier) -> None:
+    method = make(data, first, "mislas")
+    before = snapshot(method)
+    train(method, data, 3)
+    moved = changed(before, snapshot(method))
+    statistics = {name for name in before if "running" in name or "tracked" in name}
+    assert moved == statistics | {"fc.scale"}
+
+
+@pytest.mark.parametrize("rule", ["crt", "lws", "tau-norm", "mislas"])
+def test_the_first_stage_is_left_alone(data: Data, first: Classifier, rule: str) -> None:
+    before = copy.deepcopy(first.state())
+    method = make(data, first, rule)
+    train(method, data, 2)
+    after = first.state()
+    for part in ("net", "average"):
+        assert changed(before[part], after[part]) == set()
+    assert all(p.requires_grad for p in first.net.parameters())
+
+
+def test_features_are_those_that_were_judged(data: Data, first: Classifier, images: Tensor) -> None:
+    """The moving average where the first stage has one."""
+    method = make(data, first, "crt")
+    x = data.eval_view(images, torch.Generator())
+    assert first.player.average is not None
+    expected = first.player.average.eval().features(x)
+    torch.testing.assert_close(method.net.eval().features(x), expected)
+
+
+@pytest.mark.parametrize("rule", ["lws", "mislas"])
+@pytest.mark.parametrize("stage", ["first", "cosine"])
+def test_scales_start_at_the_first_stages_answer(
+    data: Data, images: Tensor, rule: str, stage: str, request: pytest.FixtureRequest
+) -> None:
+    first = request.getfixturevalue(stage)
+    torch.testing.assert_close(make(data, first, rule).predict(images), first.predict(images))
+
+
+def test_scales_multiply_the_logits(data: Data, first: Classifier, images: Tensor) -> None:
+    method = make(data, first, "lws")
+    train(method, data, 5)
+    scale = method.net.state_dict()["fc.scale"]
+    assert not torch.equal(scale, torch.ones(10))
+    torch.testing.assert_close(method.predict(images), first.predict(images) * scale)
+
+
+@pytest.mark.parametrize("stage", ["first", "cosine"])
+@pytest.mark.parametrize("tau", [0.0, 0.7, 1.0])
+def test_tau_norm_divides_by_the_norm_to_the_power_tau(
+    data: Data, images: Tensor, stage: str, tau: float, request: pytest.FixtureRequest
+) -> None:
+    first = request.getfixturevalue(stage)
+    method = make(data, first, "tau-norm", tau=tau)
+    train(method, data, 2)
+    net = first.player.judged()
+    weight = net.head.weight.detach()
+    features = net.features(data.eval_view(images, torch.Generator())).detach()
+    expected = torch.stack([features @ w / w.square().sum().sqrt() ** tau for w in weight], 1)
+    torch.testing.assert_close(method.predict(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_crt_replaces_a_cosine_head_by_a_linear_one(data: Data, cosine: Classifier, images: Tensor) -> None:
+    method = make(data, cosine, "crt")
+    assert isinstance(method.net.head, nn.Linear)
+    features = method.net.eval().features(data.eval_view(images, torch.Generator()))
+    torch.testing.assert_close(method.predict(images), method.net.head(features).detach())
+
+
+@pytest.mark.parametrize("stage", ["first", "cosine"])
+@pytest.mark.parametrize("rule", ["crt", "lws", "mislas"])
+def test_losses_are_those_of_the_balanced_batch(
+    data: Data, rule: str, stage: str, request: pytest.FixtureRequest
+) -> None:
+    method = make(data, request.getfixturevalue(stage), rule, smooth_head=0.4, smooth_tail=0.1)
+    feed = method.feeds(data.streams)["labelled"]
+    (batch,) = Loader(data.streams["labelled"], feed, seed=0, device=CPU).iterate(0, 1)
+    net = copy.deepcopy(method.net).train(rule == "mislas")
+    scale = 30.0 if stage == "cosine" and rule != "crt" else 1.0
+    logits = scale * net(batch.x)
+    expected = (
+        losses.label_aware_smoothing_loss(logits, batch.y, data.counts, head=0.4, tail=0.1)
+        if rule == "mislas"
+        else nn.functional.cross_entropy(logits, batch.y)
+    )
+    assert train(method, data, 1)[0] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_classes_are_drawn_evenly(data: Data, first: Classifier) -> None:
+    feed = make(data, first, "crt").feeds(data.streams)["labelled"]
+    labels = data.streams["labelled"].labels
+    assert labels is not None
+    assert feed.weights is not None
+    mass = torch.zeros(10).double().index_add(0, labels, feed.weights.double())
+    torch.testing.assert_close(mass / mass.sum(), torch.full((10,), 0.1).double())
+
+
+def test_training_lowers_the_loss(data: Data, first: Classifier) -> None:
+    reported = train(make(data, first, "crt", optim={"lr": 0.5, "schedule": "constant"}), data, 60)
+    assert sum(reported[-20:]) < 0.9 * sum(reported[:20])
+
+
+def test_state_restores_the_head(data: Data, first: Classifier, images: Tensor) -> None:
+    for rule in ("crt", "lws", "tau-norm", "mislas"):
+        method, other = make(data, first, rule), make(data, first, rule)
+        train(method, data, 3)
+        other.load_state(copy.deepcopy(method.state()))
+        assert torch.equal(other.predict(images), method.predict(images))
+
+
+@pytest.mark.parametrize("optim", [{"name": "sam", "rho": 1.0}, {"name": "lpf-sgd", "lpf_gamma": 0.5}], ids=str)
+def test_optimiser_settings_are_obeyed_or_refused(data: Data, first: Classifier, optim: dict[str, Any]) -> None:
+    """A table that is accepted must not be ignored."""
+    try:
+        method = make(data, first, "crt", optim={"lr": 0.05, **optim})
+    except ValueError:
+        return
+    plain = make(data, first, "crt", optim={"lr": 0.05})
+    for each in (method, plain):
+        train(each, data, 3)
+    assert changed(snapshot(plain), snapshot(method))
+
+
+def test_a_first_run_is_needed(data: Data) -> None:
+    with pytest.raises(UserError, match=r"set needs\.first to a recipe or a run's folder"):
+        SecondStage(SecondStageSettings(), data, seed=0, device=CPU)
+
+
+def test_other_classes_are_refused(data: Data, first: Classifier) -> None:
+    few = copy.copy(first)
+    few.player = copy.deepcopy(first.player)
+    few.player.average = None
+    with torch.random.fork_rng(devices=[]):
+        few.player.net.head = nn.Linear(16, 7)
+    with pytest.raises(UserError, match="the first run knows 7 classes, the data have 10"):
+        make(data, few, "crt")

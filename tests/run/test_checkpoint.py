@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evenhand.errors import UserError
+from evenhand.run import checkpoint
+
+
+def content(step: int = 1) -> dict[str, Any]:
+    return {"method": {"w": torch.arange(4.0) + step, "list": [torch.ones(2), "name", None]}, "step": step}
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return torch.equal(a["method"]["w"], b["method"]["w"]) and a["step"] == b["step"]
+
+
+def test_round_trip_makes_the_folder_and_leaves_one_readable_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "last.pt"
+    checkpoint.save(path, content())
+    assert same(checkpoint.load(path), content())
+    assert [p.name for p in path.parent.iterdir()] == ["last.pt"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_written_text_is_whole_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "measure.json"
+    checkpoint.write_atomically(path, b"{}")
+    checkpoint.write_atomically(path, b'{"a": 1}')
+    assert path.read_bytes() == b'{"a": 1}'
+    assert [p.name for p in tmp_path.iterdir()] == ["measure.json"]
+
+
+def test_trap_18_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
+    checkpoint.save(tmp_path / "last.pt", content())
+    assert order == ["fsync", "replace"]
+
+
+def test_trap_18_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, content(1))
+
+    def half(_: object, file: Path) -> None:
+        Path(file).write_bytes(b"PK\x03\x04 half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(path, content(2))
+    assert same(checkpoint.load(path), content(1))
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_trap_18_a_half_written_part_beside_it_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / ".last.pt.abc.part").write_bytes(b"half")
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoint.load(tmp_path / "last.pt")
+    checkpoint.save(tmp_path / "last.pt", content())
+    assert same(checkpoint.load(tmp_path / "last.pt"), content())
+
+
+def test_full_disk_is_one_line_and_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, content(1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match="disk full") as caught:
+        checkpoint.save(path, content(2))
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(path) in str(caught.value)
+    assert same(checkpoint.load(path), content(1))
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("size", [4, 1_000_000])
+def test_full_device_as_torch_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    def mkstemp(**_: Any) -> tuple[int, str]:
+        link = tmp_path / ".last.pt.link.part"
+        link.symlink_to("/dev/full")
+        return os.open(os.devnull, os.O_RDONLY), str(link)
+
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, content(1))
+    monkeypatch.setattr(checkpoint.tempfile, "mkstemp", mkstemp)
+    with pytest.raises(UserError, match="disk full"):
+        checkpoint.save(path, {"method": torch.zeros(size)})
+    with pytest.raises(UserError, match="disk full"):
+        checkpoint.write_atomically(path, b"0" * size)
+    assert same(checkpoint.load(path), content(1))
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_a_bug_of_ours_is_not_reported_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a view of a leaf Variable cannot be overwritten in place")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(RuntimeError) as caught:
+        checkpoint.save(tmp_path / "last.pt", content())
+    assert not isinstance(caught.value, UserError)
+    assert "leaf" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text"])
+def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, {"method": torch.randn(5000, generator=torch.Generator().manual_seed(0)), "step": 1})
+    whole = path.read_bytes()
+    path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "text": b"not a checkpoint"}[damage])
+    with pytest.raises(UserError, match=r"last\.pt") as caught:
+        checkpoint.load(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_checkpoints_of_others_are_refused(tmp_path: Path) -> None:
+    for number, other in enumerate([{"state_dict": {}}, [1, 2], torch.ones(2)]):
+        torch.save(other, tmp_path / f"{number}.pt")
+        with pytest.raises(UserError, match="not a checkpoint of ours"):
+            checkpoint.load(tmp_path / f"{number}.pt")
+
+
+def test_loading_runs_no_code(tmp_path: Path) -> None:
+    class Malicious:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    torch.save({"method": Malicious()}, tmp_path / "zip.pt")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"method": Malicious()}, protocol=2))
+    for name in ("zip.pt", "plain.pt"):
+        with pytest.raises(UserError):
+            checkpoint.load(tmp_path / name)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_is_finite_looks_everywhere() -> None:
+    good = {"a": torch.ones(2), "b": [torch.tensor([1]), {"c": (torch.zeros(1), 3, None, "text")}]}
+    assert checkpoint.is_finite(good)
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        assert not checkpoint.is_finite({**good, "d": [{"e": torch.tensor([0.0, wrong])}]})
