@@ -1,11 +1,12 @@
 """Time of one gSR term, forward and backward, ÷ the same through exact singular values, in the same run.
 
-    OMP_NUM_THREADS=1 python benchmarks/gsr_cost.py [--repeats 5] [--device cpu]
+    OMP_NUM_THREADS=1 python benchmarks/gsr_cost.py [--repeats 3] [--device cpu]
 
 The tables are those of real generators: gain and bias of every class at both conditional BatchNorm layers of every
 block. "Warm" is a training step (four power iterations from the last vectors), "cold" a call without state; the
 references take torch's batched singular values, or the eigenvalues of the smaller Gram matrix, layer by layer. All
-are interleaved, so that a busy machine slows them alike; a ratio is the median over the repeats of the ratio in one.
+are interleaved; a ratio is the median over the repeats of the ratio in one. On the CPU the process's own time is
+taken, so that a busy machine matters little; small generators are repeated more often.
 """
 
 from __future__ import annotations
@@ -45,21 +46,24 @@ def exact_loss(tables: list[Tensor], counts: Tensor, squares: Callable[[Tensor],
 def timed(loss: Callable[[], Tensor], tables: list[Tensor], device: str) -> float:
     for table in tables:
         table.grad = None
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    wait()
+    if device == "cpu":
+        start = time.process_time()
+        loss().backward()
+        return 1e3 * (time.process_time() - start)
+    torch.cuda.synchronize()
     start = time.perf_counter()
     loss().backward()
-    wait()
+    torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - start)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="cost of gSR against exact singular values")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {args.device}, {threads} threads, {args.repeats} repeats\n")
+    print(f"torch {torch.__version__}, {args.device}, {threads} threads\n")
     print("| generator | classes | matrices | warm | warm ÷ SVD | warm ÷ eigenvalues | cold ÷ SVD |")
     print("|---|---|---|---|---|---|---|")
     for name, (classes, widths) in GENERATORS.items():
@@ -79,7 +83,8 @@ def main() -> None:
         ]
         values = torch.stack([loss().detach() for loss in losses])  # also the warm-up
         torch.testing.assert_close(values, values[2].expand(4), rtol=1e-4, atol=0)
-        rows = [[timed(loss, tables, args.device) for loss in losses] for _ in range(args.repeats)]
+        repeats = max(args.repeats, 3000 // (len(tables) * classes))
+        rows = [[timed(loss, tables, args.device) for loss in losses] for _ in range(repeats)]
         warm = statistics.median(row[0] for row in rows)
         over_svd, over_eigen, cold = (
             statistics.median(row[i] / row[j] for row in rows) for i, j in ((0, 2), (0, 3), (1, 2))

