@@ -270,8 +270,8 @@ def test_image_lists_renumbered_by_frequency(tmp_path: Path) -> None:
     ("settings", "says"),
     [
         ({"imbalance": 1000}, "imbalance 1000 leaves classes empty"),
-        ({"n_max": 61}, "has 60 samples but 61 are asked for"),
-        ({"n_max": 60, "val_per_class": 5}, "has 55 samples but 60 are asked for"),
+        ({"n_max": 61}, "has 60 samples, the profile wants 61; lower data.n_max"),
+        ({"n_max": 60, "val_per_class": 5}, "has 55 samples, the profile wants 60; lower data.n_max"),
         ({"val_per_class": 60}, "61 are needed"),
         ({"groups": "3/4/4"}, "groups '3/4/4' do not fit 10 classes"),
         ({"order": ["disc"]}, "must name each of the 10 classes once"),

@@ -58,7 +58,7 @@ def hessian_product(net: nn.Module, x: Tensor, u: Tensor) -> Tensor:
     logits, change = torch.func.jvp(net, (x.double(),), (u.double(),))
     p = logits.softmax(1)
     centred = p * (change - (p * change).sum(1, keepdim=True))
-    return torch.func.vjp(net, x.double())[1](centred)[0]
+    return torch.func.vjp(net, x.double())[1](centred)[0].detach()
 
 
 def test_trap_14_float32_direction_correlates_with_the_exact_one() -> None:

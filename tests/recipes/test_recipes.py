@@ -54,7 +54,8 @@ def test_trap_17_smoke_run_needs_no_network(name: str, tmp_path: Path, monkeypat
     recipe = smoke_recipe(name)
     run = recipe.run.model_copy(update={"folder": str(tmp_path / "run"), "progress": False, "threads": 1})
     folder = train(recipe.model_copy(update={"run": run}), smoke=True)
-    result = json.loads((folder / "measure.json").read_text())
-    assert 0 <= result["min_recall"] <= result["mean_recall"] <= 1
-    assert result["samples"] > 0
-    assert {"head", "tail"} <= result["group_recall"].keys()
+    result = json.loads((folder / "measure.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert result["split"] == "test"
+    if "recall" in result:  # a classifier
+        assert 0 <= result["min_recall"] <= result["mean_recall"] <= 1
+        assert {"head", "tail"} <= result["group_recall"].keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,7 +176,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, tiny_text: str) -> Killed:
     here = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(evenhand.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", KILLS, str(place / "tiny.toml"), str(place)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **here},
+        capture_output=True, text=True, timeout=300, env={**os.environ, **here},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return place / "whole", place / "killed", [json.loads(line) for line in done.stdout.splitlines()]
@@ -279,6 +280,20 @@ def test_a_run_that_died_before_its_first_checkpoint_may_be_replaced_by_another_
     recipe = tiny("run.epochs=1", "run.resume=true")
     folder = train(recipe)
     assert load_recipe(folder).digest() == recipe.digest() == checkpoint.load(folder / "last.pt")["digest"]
+
+
+def test_a_first_stage_of_other_data_is_not_reused(tmp_path: Path, tiny_file: Path, tiny_text: str) -> None:
+    second = tmp_path / "second.toml"
+    data, run = tiny_text.partition("[method]")[0], tiny_text.partition("[run]")[2]
+    stage = f'[method]\nname = "second-stage"\nbatch = 16\n[needs]\nfirst = {json.dumps(str(tiny_file))}\n'
+    second.write_text(f"{data}{stage}[run]{run}")
+    place = f"run.folder={json.dumps(str(tmp_path / 'run'))}"
+    folder = train(load_recipe(second, [place, "run.epochs=1"]))
+    assert open_run(folder).step == 2
+    for change in ("data.imbalance=2", "run.seed=1"):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        with pytest.raises(UserError, match="run-needs|first run"):
+            train(load_recipe(second, [place, "run.epochs=1", change]))
 
 
 def test_a_run_whose_recipe_was_edited_is_refused(tiny: Make) -> None:

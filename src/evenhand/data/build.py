@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, field_validator
 
 from evenhand.data import builtin, formats, shapes
+from evenhand.data.adapt import read_domains
 from evenhand.data.augment import Pipeline, build, channel_stats
 from evenhand.data.loader import View
 from evenhand.data.published import frequency_order, read_image_list
@@ -27,6 +28,9 @@ class DataSettings(Settings):
     set: str = Field("fashion-mnist", description="built-in name, folder, CSV, .npz, or image list (with root)")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
+    source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
+    target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
+    classes: Literal["same", "intersection"] = Field("same", description="what the domains must share")
     size: int | None = Field(None, gt=0, description="image side; default: as stored")
     grey: bool = Field(False, description="read images as grey")
     imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
@@ -35,6 +39,7 @@ class DataSettings(Settings):
     order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
     by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
     val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
+    val_share: float = Field(0.1, ge=0, lt=1, description="with target: held out of each source class as validation")
     test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
     test_per_class: int | None = Field(None, gt=0, description="use only that many test samples of each class")
     split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
@@ -64,12 +69,17 @@ class Data:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def labelled(self) -> Stream:
+        """What classes are learned from: "labelled", or the "source" when adapting."""
+        return self.streams["labelled" if "labelled" in self.streams else "source"]
+
+    @property
     def classes(self) -> tuple[str, ...]:
-        return self.streams["labelled"].classes
+        return self.labelled.classes
 
     @property
     def counts(self) -> list[int]:
-        return self.streams["labelled"].counts
+        return self.labelled.counts
 
 
 def build_data(settings: DataSettings) -> Data:
@@ -79,10 +89,13 @@ def build_data(settings: DataSettings) -> Data:
 
 
 def _build(settings: DataSettings) -> Data:
-    parts = _read(settings)
+    adapting = bool(settings.target)
+    if settings.source and not adapting:
+        raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
+    parts = read_domains(settings) if adapting else _read(settings)
     train, test = parts["train"], parts.get("test")
-    if test is None:
-        train, test = _hold_out(train, settings)
+    if test is None and not adapting:
+        train, test = _hold_out(train, settings.test_share, settings.split_seed, "test")
     streams: Streams = {}
     if "val" in parts:
         streams["val"] = parts["val"]
@@ -90,12 +103,18 @@ def _build(settings: DataSettings) -> Data:
         assert train.labels is not None
         rest, held = balanced_holdout(train.labels, settings.val_per_class, settings.split_seed, len(train.classes))
         train, streams["val"] = train.subset(rest), train.subset(held, "val")
+    elif adapting and settings.val_share:
+        train, streams["val"] = _hold_out(train, settings.val_share, settings.split_seed, "val")
     train = make_longtailed(train, settings)
-    if settings.test_per_class:
+    if settings.test_per_class and test is not None:
         assert test.labels is not None
         kept = longtail_subset(test.labels, [settings.test_per_class] * len(test.classes), settings.split_seed)
         test = test.subset(kept)
-    streams = {"labelled": train.subset(torch.arange(len(train)), "labelled"), **streams, "test": test}
+    first = "source" if adapting else "labelled"
+    targets: Streams = {name: part for name, part in parts.items() if name.startswith("target")}
+    streams = {first: train.subset(torch.arange(len(train)), first), **targets, **streams}
+    if test is not None:
+        streams["test"] = test
     if "unlabelled" in parts:
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
@@ -171,17 +190,17 @@ def _read_lists(settings: DataSettings, mode: str) -> Streams:
     }
 
 
-def _hold_out(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:
-    """A share of every class as test split, at least one sample of each."""
+def _hold_out(train: Stream, share: float, seed: int, split: str) -> tuple[Stream, Stream]:
+    """Training without a share of every class, at least one sample of each, and that share."""
     assert train.labels is not None
     if min(train.counts) < 2:
         rare = train.classes[train.counts.index(min(train.counts))]
-        raise UserError(f"class '{rare}' has {min(train.counts)} sample(s): too few to hold out a test split; add some")
-    held = [max(1, round(settings.test_share * n)) for n in train.counts]
-    test = longtail_subset(train.labels, held, settings.split_seed)
+        few = f"class '{rare}' has {min(train.counts)} sample(s)"
+        raise UserError(f"{few}: too few to hold out a {split} split; add some, or bring a {split} split")
+    held = longtail_subset(train.labels, [max(1, round(share * n)) for n in train.counts], seed)
     rest = torch.ones(len(train), dtype=torch.bool)
-    rest[test] = False
-    return train.subset(rest.nonzero()[:, 0], "train"), train.subset(test, "test")
+    rest[held] = False
+    return train.subset(rest.nonzero()[:, 0], "train"), train.subset(held, split)
 
 
 def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:

@@ -94,6 +94,8 @@ class Loader:
         if feed.picks is not None:
             self.picks: Picks = feed.picks
         elif feed.weights is not None:
+            if len(feed.weights) != len(stream):
+                raise ValueError(f"{len(feed.weights)} sampling weights for {len(stream)} samples of '{feed.stream}'")
             self.picks = Weighted(feed.weights, feed.batch, seed, **place)
         else:
             self.picks = Shuffled(len(stream), feed.batch, seed, **place)

@@ -71,5 +71,5 @@ def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int 
     mine = torch.arange(parallel.rank(), len(stream), parallel.world())
     parts = [predict(stream.fetch(indices)).float() for indices in mine.split(batch)]
     logits = torch.cat(parts)
-    target = stream.labels[mine].to(logits.device)
-    return Evaluation(parallel.gather(logits).cpu(), parallel.gather(target).cpu())
+    order = parallel.gather(mine.to(logits.device)).argsort()
+    return Evaluation(parallel.gather(logits)[order].cpu(), stream.labels)

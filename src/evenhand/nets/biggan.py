@@ -1,4 +1,4 @@
-"""BigGAN for small images: a shared class embedding, noise for every block, self-attention, spectral norm throughout."""
+"""BigGAN: a shared class embedding, noise for every block, self-attention, spectral normalisation throughout."""
 
 from __future__ import annotations
 

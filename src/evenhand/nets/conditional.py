@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 from evenhand.pieces.spectral import group_normalised
 
@@ -34,12 +34,12 @@ def settled_weight(module: nn.Module) -> Tensor:
     """The weight as the last forward pass saw it: spectrally normalised ones are not refined once more."""
     if not parametrize.is_parametrized(module, "weight"):
         return cast(Tensor, module.weight)
-    (normalise,) = (chain := cast(parametrize.ParametrizationList, module.parametrizations["weight"]))  # type: ignore[index,misc]
-    mode = normalise.training
+    chain = cast(nn.ModuleDict, module.parametrizations)["weight"]
+    mode = chain.training
     try:
-        return cast(Tensor, normalise.eval()(chain.original))
+        return cast(Tensor, chain.eval()())
     finally:
-        normalise.train(mode)
+        chain.train(mode)
 
 
 class ConditionalBatchNorm2d(nn.Module):

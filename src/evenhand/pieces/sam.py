@@ -126,7 +126,7 @@ class SAM(Wrapped):
         params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         if not params:
             raise ValueError("ascent() found no gradient: call loss.backward() before `with opt.ascent(net)`")
-        with self._snapshot.restored(params), _frozen_statistics(net):
+        with self._snapshot.restored(params), frozen_statistics(net):
             length = _climb(params, self.rho, wait=params[0].device.type == "cpu")
             self.zero_grad()
             yield length
@@ -161,7 +161,7 @@ def _global_norm(tensors: list[Tensor]) -> Tensor:
 
 
 @contextmanager
-def _frozen_statistics(net: nn.Module | None) -> Iterator[None]:
+def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
     layers = [] if net is None else [m for m in net.modules() if isinstance(m, _NormBase)]
     layers = [m for m in layers if m.training and m.track_running_stats]
     for layer in layers:  # in train mode: batch statistics as before, running ones and counter untouched

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from evenhand.pieces.sam import _frozen_statistics
+from evenhand.pieces.sam import frozen_statistics
 
 STEP = 1e-3  # default size of d's elements: the authors' |d| = 1e-6 is rounding noise in float32
 
@@ -116,7 +116,7 @@ def _steady(model: nn.Module, x: Tensor) -> Iterator[None]:
     for module in training:
         module.training = False
     try:
-        with _frozen_statistics(model), torch.autocast(x.device.type, enabled=False):
+        with frozen_statistics(model), torch.autocast(x.device.type, enabled=False):
             yield
     finally:
         for module in training:

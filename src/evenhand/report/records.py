@@ -15,6 +15,8 @@ from typing import Any
 from evenhand.errors import UserError
 
 NOT_RUN = "not run"
+# What the scores of a generator depend on, besides the generator.
+JUDGED_BY = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
 
 
 @dataclass(frozen=True)
@@ -22,21 +24,52 @@ class Metric:
     """A number of measure.json: where it stands, what it is called, and which way is better."""
 
     path: tuple[str, ...]
-    label: str
+    name: str
+    unit: str = "%"
     scale: float = 100.0
+    digits: int = 1
     higher_is_better: bool = True
+
+    @property
+    def label(self) -> str:
+        """``mean recall (%)``; where no unit tells what is good, an arrow does: ``FID ↓``."""
+        return f"{self.name} ({self.unit})" if self.unit else f"{self.name} {'↑' if self.higher_is_better else '↓'}"
+
+    def said(self, value: float) -> str:
+        return f"{value:.{self.digits}f}{f' {self.unit}' if self.unit else ''}"
+
+
+def _score(*path: str, name: str = "", digits: int = 3, lower: bool = False, scale: float = 1.0) -> Metric:
+    return Metric(path, name or path[-1], "", scale, digits, higher_is_better=not lower)
 
 
 METRICS = (
-    Metric(("accuracy",), "accuracy (%)"),
-    Metric(("mean_recall",), "mean recall (%)"),
-    Metric(("group_recall", "head"), "head recall (%)"),
-    Metric(("group_recall", "mid"), "mid recall (%)"),
-    Metric(("group_recall", "tail"), "tail recall (%)"),
-    Metric(("min_recall",), "min recall (%)"),
-    Metric(("ece",), "ECE (%)", higher_is_better=False),
+    Metric(("accuracy",), "accuracy"),
+    Metric(("mean_recall",), "mean recall"),
+    Metric(("group_recall", "head"), "head recall"),
+    Metric(("group_recall", "mid"), "mid recall"),
+    Metric(("group_recall", "tail"), "tail recall"),
+    Metric(("min_recall",), "min recall"),
+    Metric(("ece",), "ECE", higher_is_better=False),
 )
 MEAN_RECALL, TAIL_RECALL = METRICS[1], METRICS[4]
+DRAWN_METRICS = (
+    _score("fid", name="FID", digits=2, lower=True),
+    _score("kid", name="KID × 1000", digits=2, lower=True, scale=1000.0),
+    _score("precision"),
+    _score("recall"),
+    _score("density"),
+    _score("coverage"),
+    _score("label_kl", name="label KL", lower=True),
+    _score("group_fid", "head", name="head FID", digits=2, lower=True),
+    _score("group_fid", "mid", name="mid FID", digits=2, lower=True),
+    _score("group_fid", "tail", name="tail FID", digits=2, lower=True),
+)
+FID, TAIL_FID = DRAWN_METRICS[0], DRAWN_METRICS[-1]
+CLASS_RECALL = Metric(("recall",), "recall")
+CLASS_FID = _score("class_fid", name="FID", digits=2, lower=True)
+CLASS_SHARE = Metric(("class_shares",), "drawn")
+CLASS_DIVERSITY = _score("diversity", digits=2)
 
 
 @dataclass(frozen=True)
@@ -70,12 +103,18 @@ class RunRecord:
             found = found[key]
         return math.nan if found is None else metric.scale * float(found)
 
-    def recall(self, index: int) -> float | None:
-        """Recall of one class in per cent; None if not run, NaN without samples."""
-        recalls = (self.measure or {}).get("recall")
-        if not recalls:
+    def of_class(self, metric: Metric, index: int) -> float | None:
+        """One class's number in the metric's scale; None if not run, NaN if undefined (no samples)."""
+        values = (self.measure or {}).get(metric.path[0])
+        if not values:
             return None
-        return math.nan if recalls[index] is None else 100.0 * float(recalls[index])
+        value = values[index]["value"] if isinstance(values[index], dict) else values[index]
+        return math.nan if value is None else metric.scale * float(value)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it is the run of a generator."""
+        return "fid" in (self.measure or {}) or "optim_g" in ((self.recipe or {}).get("method") or {})
 
 
 @dataclass(frozen=True)
@@ -96,8 +135,12 @@ class RunGroup:
 
     @property
     def task(self) -> str:
-        """Numbers are comparable between groups of one task: the same split of the same classes."""
-        return json.dumps([self.measure.get("split"), self.measure.get("classes")])
+        """Numbers are comparable between groups of one task: the same split of the same classes, judged alike."""
+        return json.dumps([self.measure.get(key) for key in ("split", "classes", *(JUDGED_BY if self.draws else ()))])
+
+    @property
+    def draws(self) -> bool:
+        return any(r.draws for r in self.records)
 
     @property
     def oracle(self) -> bool:
@@ -150,8 +193,9 @@ def load_run(folder: str | Path) -> RunRecord:
     measure = _parsed(folder / "measure.json", _json_object)
     if measure is not None:
         size = len(measure.get("classes", ()))
-        for key in ("train_counts", "recall", "confusion"):
-            if (length := len(measure.get(key) or ())) not in (0, size):
+        for key in ("train_counts", "recall", "confusion", "class_fid", "class_shares", "diversity"):
+            value = measure.get(key)  # a generator's recall is one number
+            if isinstance(value, list) and (length := len(value)) not in (0, size):
                 raise UserError(f"{folder}/measure.json: {key} has {length} entries, not {size}; measure it again")
     return RunRecord(
         name=folder.resolve().name,

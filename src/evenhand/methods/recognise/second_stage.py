@@ -12,7 +12,7 @@ import copy
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from evenhand import parallel
@@ -39,6 +39,12 @@ class SecondStageSettings(Settings):
     tau: float = Field(0.7, ge=0, description="of tau-norm; choose it on validation")
     smooth_head: float = Field(0.3, ge=0, le=1, description="MiSLAS label smoothing of the largest class")
     smooth_tail: float = Field(0.0, ge=0, le=1, description="and of the smallest")
+
+    @model_validator(mode="after")
+    def _plain_optimiser(self) -> SecondStageSettings:
+        if self.optim.name not in ("sgd", "adamw"):
+            raise ValueError(f"a second stage trains a head: set optim.name to sgd or adamw, not {self.optim.name}")
+        return self
 
 
 class ScaledHead(nn.Module):
@@ -102,9 +108,10 @@ class SecondStage(Recogniser):
         net = self.net.eval()
         if self.set.rule == "mislas":
             net.train()  # shifted BatchNorm: statistics follow the balanced sampling, weights stay
-        with torch.no_grad():
-            features = net.features(x)
-        logits = net.head(features) * self.logit_scale
+        with self.player.autocast():
+            with torch.no_grad():
+                features = net.features(x)
+            logits = net.head(features).float() * self.logit_scale
         if self.set.rule == "mislas":
             s = self.set
             loss = losses.label_aware_smoothing_loss(logits, y, self.counts, head=s.smooth_head, tail=s.smooth_tail)

@@ -1,0 +1,225 @@
+"""Domains to adapt between: labelled sources, an unlabelled target and its test, with the same classes and frame.
+
+A domain is a part of a set (a domain of a built-in set, a folder ``<domain>/``, the column ``domain`` of a CSV, an
+image list) or a set of its own (a built-in name, a folder, a CSV, an ``.npz``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from evenhand.data import builtin, formats, shapes
+from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, natural
+from evenhand.data.frame import join, reframe
+from evenhand.data.published import read_image_list
+from evenhand.data.stream import Stream, Streams
+from evenhand.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from evenhand.data.build import DataSettings
+
+
+def read_domains(settings: DataSettings) -> Streams:
+    """Streams "train" and perhaps "val" (source), "target" (labels out of reach), and, where the target has
+    labels, "test" and "target_labelled".
+
+    The target's own test split is the test; without one, the very images adapted to (Office-Home's protocol).
+    Where the target has both unlabelled and labelled training images, these are "target_labelled".
+    """
+    if settings.by_frequency:
+        raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
+    domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
+    if settings.test_list is not None:
+        domains[settings.target]["test"] = _list(settings.test_list, settings)
+    classes = _agree(domains, settings.target, settings.classes == "intersection")
+    side, channels = _frame(domains, settings)
+    domains = {
+        name: {split: _conform(part, classes, side, channels) for split, part in parts.items()}
+        for name, parts in domains.items()
+    }
+    target = domains.pop(settings.target)
+    trains = [_training(parts, name) for name, parts in domains.items()]
+    streams = {"train": join(trains, "source")}
+    if all("val" in parts for parts in domains.values()):
+        streams["val"] = join([parts["val"] for parts in domains.values()], "val")
+    return {**streams, **_target(target, settings.target)}
+
+
+def _target(parts: Streams, name: str) -> Streams:
+    seen = next((parts[split] for split in ("train", "all", "test") if split in parts), None)
+    hidden = parts.get("unlabelled", seen)
+    if hidden is None or not len(hidden):
+        raise UserError(f"target '{name}' has no images to adapt to; add some, or name another data.target")
+    streams = {"target": replace(hidden.unlabelled(), name="target")}
+    if "unlabelled" in parts and "train" in parts:
+        streams["target_labelled"] = replace(parts["train"], name="target_labelled")
+    test = parts.get("test", None if "unlabelled" in parts else seen)
+    if test is not None and test.labels is not None:
+        streams["test"] = replace(test, name="test")
+    return streams
+
+
+def _training(parts: Streams, name: str) -> Stream:
+    train = parts.get("train", parts.get("all"))
+    if train is None or train.labels is None or not len(train):
+        raise UserError(f"source '{name}' has no labelled training images; add some, or name another data.source")
+    return train
+
+
+# where domains are
+
+
+def _read_all(names: Sequence[str], settings: DataSettings) -> dict[str, Streams]:
+    """Every domain's splits; files are read at the size of the first domain unless the recipe gives one."""
+    for name in names:
+        if names.count(name) > 1:
+            where = "both source and target" if name == settings.target else "twice in data.source"
+            raise UserError(f"domain '{name}' is {where}; name different domains")
+    inside, size = _parts_of(settings), settings.size
+    domains = {}
+    for name in names:
+        domains[name] = _domain(name, inside, settings, size)
+        size = size or _side(next(iter(domains[name].values())))
+    return domains
+
+
+def _parts_of(settings: DataSettings) -> Streams:
+    """Streams ``<domain>`` or ``<domain>/<split>`` of a built-in set or CSV of several domains, else none."""
+    if settings.set in builtin.DATASETS and builtin.DATASETS[settings.set].domains:
+        return builtin.load(settings.set)
+    if settings.root is None and settings.set.lower().endswith(".csv"):
+        table = existing(settings.set)
+        rows = csv.DictReader(io.StringIO(formats.read_text(table), newline=""), skipinitialspace=True)
+        labels = {(row.get("label") or "").strip() for row in rows} - {""}
+        # All labels are classes here, so that only domains in use need the same; see _agree.
+        parts = _read(table, settings, settings.size, sorted(labels, key=natural) or None)
+        return parts if _domains_of(parts) else {}
+    return {}
+
+
+def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None) -> Streams:
+    """The splits "train", "val", "test", "unlabelled" of one domain, or "all"."""
+    if settings.root is not None:
+        return {"all": _list(name, settings)}
+    own = {key.partition("/")[2] or "all": part for key, part in inside.items() if key.partition("/")[0] == name}
+    if own:
+        return own
+    if inside:
+        known = _domains_of(inside)
+        if name == settings.set:
+            raise UserError(f"'{name}' holds the domains {', '.join(known)}; name one or more in data.source")
+        if name not in builtin.DATASETS and not Path(name).exists():
+            raise UserError(f"'{settings.set}' has no domain '{name}'; {did_you_mean(name, known)}")
+    if name == "shapes":
+        return shapes.load()
+    within, beside = Path(settings.set) / name, Path(name)
+    if not within.is_dir() and name in builtin.DATASETS:
+        parts = builtin.load(name)
+    elif not within.is_dir() and not beside.exists():
+        known = [folder.name for folder in folders_in(Path(settings.set))] if Path(settings.set).is_dir() else []
+        hint = did_you_mean(name, known or builtin.DATASETS)
+        raise UserError(f"no domain '{name}': neither inside '{settings.set}' nor a path nor a built-in set; {hint}")
+    else:
+        place = within if within.is_dir() else beside
+        if place.is_dir() and any(file.suffix.lower() in SUFFIXES for file in place.iterdir()):
+            return {"unlabelled": _loose(place, settings, size)}
+        parts = _read(place, settings, size)
+    if _domains_of(parts):
+        raise UserError(f"'{name}' holds the domains {', '.join(_domains_of(parts))}; set data.set to it and name one")
+    return parts
+
+
+def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequence[str] | None = None) -> Streams:
+    mode = "L" if settings.grey else "RGB"
+    return formats.read(place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes)
+
+
+def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:
+    """Images without class folders."""
+    mode = "L" if settings.grey else "RGB"
+    rows = [(file, None) for file in images_in(folder)]
+    if settings.skip_unreadable:
+        rows = formats.readable(rows, mode)
+    return Stream(formats.hold(Files([file for file, _ in rows], size=size or 224, mode=mode)), None, (), folder.name)
+
+
+def _list(name: str, settings: DataSettings) -> Stream:
+    """An image list, named from here or from the root."""
+    root, mode = Path(settings.root or "."), "L" if settings.grey else "RGB"
+    path = Path(name) if Path(name).exists() else root / name
+    return read_image_list(path, root, size=settings.size or 224, mode=mode, skip_unreadable=settings.skip_unreadable)
+
+
+def _domains_of(parts: Streams) -> list[str]:
+    known = (*formats.SPLITS, "all")
+    return list(dict.fromkeys(domain for key in parts if (domain := key.partition("/")[0]) not in known))
+
+
+# the same classes
+
+
+def _agree(domains: dict[str, Streams], target: str, intersection: bool) -> tuple[str, ...]:
+    """The classes of all domains, in the first one's order; if they differ, their intersection when asked."""
+    order = next(iter(domains.values()))
+    names = dict.fromkeys(name for part in order.values() for name in part.classes)
+    found = {name: _present(parts.values()) for name, parts in domains.items()}
+    sources = set().union(*(has for name, has in found.items() if name != target))
+    if not found[target]:
+        found.pop(target)  # no labels on disk
+    elif len(found[target]) == 1 and found[target] < sources and not intersection:
+        (only,) = found.pop(target)
+        warnings.warn(f"target '{target}' has images of one class only, '{only}'; is that what is meant?", stacklevel=2)
+    every = set().union(*found.values())
+    shared = every.intersection(*found.values())
+    if intersection and len(shared) < 2:
+        raise UserError(f"the domains {', '.join(found)} share {len(shared)} class(es); two are the least to learn")
+    if not intersection and shared != every:
+        lacks = "; ".join(f"'{name}' lacks {_few(every - has)}" for name, has in found.items() if every - has)
+        remedy = 'correct their names or set data.classes = "intersection"'
+        raise UserError(f"domains must have the same classes: {lacks}; {remedy}")
+    return tuple(name for name in names if name in shared)
+
+
+def _present(parts: Iterable[Stream]) -> set[str]:
+    labelled = [(part.classes, part.labels) for part in parts if part.labels is not None]
+    return {classes[k] for classes, labels in labelled for k in labels.unique().tolist()}
+
+
+def _few(names: set[str]) -> str:
+    ordered = sorted(names, key=natural)
+    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
+
+
+def _conform(part: Stream, classes: tuple[str, ...], side: int, channels: int) -> Stream:
+    """The samples of ``classes``, numbered in their order, in the common frame."""
+    labels = part.labels
+    if labels is not None:
+        number = {name: index for index, name in enumerate(classes)}
+        labels = torch.tensor([number.get(name, -1) for name in part.classes])[labels]
+        kept = (labels >= 0).nonzero()[:, 0]
+        if len(kept) < len(labels):
+            part, labels = part.subset(kept), labels[kept]
+    return Stream(reframe(part.source, side, channels), labels, classes, part.name)
+
+
+# the same frame
+
+
+def _side(part: Stream) -> int:
+    return part.fetch(torch.tensor([0])).shape[-1]
+
+
+def _frame(domains: dict[str, Streams], settings: DataSettings) -> tuple[int, int]:
+    """Side and channels of all images: the largest that any domain has, unless the recipe says otherwise."""
+    shapes = [part.fetch(torch.tensor([0])).shape for parts in domains.values() for part in parts.values() if len(part)]
+    if not shapes:
+        raise UserError("the domains have no images")
+    return settings.size or max(shape[-1] for shape in shapes), 1 if settings.grey else max(s[1] for s in shapes)

@@ -1,0 +1,62 @@
+"""The typefaces of font-digits: npm packages of Fontsource, all under the SIL Open Font License or Apache 2.0."""
+
+from __future__ import annotations
+
+from evenhand.data.packages import Package
+
+_VERSION = "5.3.0"
+_PINNED = """
+abril-fatface 54881 261304489f1ad9509af041947230865e79ae1e7c75c330b75d42d67a5c4a8aff
+alfa-slab-one 89461 9a23f35cd084f78793d3375618def5b8a56251df4191edce109a7738b54148b0
+amatic-sc 337515 76e588455c315b57c558b8ad2bafd1c91cc7c764a6333f6bb5a3dcc4a35c390c
+anonymous-pro 296749 946b468dd00419fa20c4c60d6be6d3ef254cbc54afbfae5290488d801d884df8
+architects-daughter 51081 791d2009fbdc46ca3eb942c27c62c0ee353668cd290dfad17f401b8488c727a1
+arvo 130908 619c0fe2044237e0acb68c1b7139c53d2060b5189c789066c8af7960d26ceb53
+bangers 97875 7200b288ad26e3da1dd0a47dfb6f1712c4c327f038d84afe69a682c63a2c102c
+bebas-neue 47974 57928e0ee30b9e8a99033cdd5dc74ad06761007b4ad8fc32173e5d9072ba91fa
+cabin 579431 4734d4962801bf995ee96f4c3d47bba1d8c3302b1d7b47c9ecec69cdd75a21ac
+cinzel 294069 b80629f715b4603fd099c0ceaa94cc7a15308a75a9cf52f0613a312ee6d53c28
+comic-neue 221867 0d242660fa8a3e31deb4ba0005b830904db4533ae3366f9c41724ff452662fa6
+courgette 88076 313ba0c485f5e8e09a5783c4b590719bc689a55d205f23a6c58b0437bcce0676
+courier-prime 241987 fd204a077d81426e1425baed6d471ad78a8eccca931091e661637bb10b5f2724
+crimson-text 608213 9ca1f89ed823a36d15fdb8d4883798955cd43b4ead4a15b305e76cf8429f0ca4
+dancing-script 391335 e392efa74afec672f1c97f8699a16bb8439c8aca1a367ddb5cd035f11e70e31a
+gloria-hallelujah 67610 8755cc046e06286eeebee193f9f753bd0f03eec44c7bf188fc883db66e7a9d91
+handlee 43606 e1fbeba16906d4807b42add8ab85dec533c3e667575be00ba96f050b5fc452ce
+inconsolata 644657 d34e446cb20ca819c3bc2795ff7dd1f071a4a7a6f8a38518af3b47144b5e06d9
+indie-flower 70896 be380503f1e2c5ef08b8399a28f8cb2f1725527db2cb6aacec3037c2bd1b9083
+josefin-sans 862053 a89f83ae9d414f027af83546b84e09ac81e960024dfdeea3bcb491e8ed52a962
+kalam 720217 0aaf22523f3c57ae19f32c4f4df0d43d6efd01b7563a19cf4ed818cd5601426d
+lato 490999 50db251f16e9a6c35fe0177b4692b7ec78478b9734c9272d980a75343638aa5c
+libre-baskerville 811084 5e1a5fe2e28c4269112aa33ff46f80034551d2a9820b2d002afe3305fa8e1ea4
+lobster 214571 4ac6f6ab805b684026cb719f55dd605c892ca5d1db3f32fca88ca554a63b86d7
+old-standard-tt 477545 21aa9a282a2d5643bb538da8886d69283aeed096d81d31ebc81fd84230564878
+orbitron 93070 a9b5e98a3421cd897d7bc0c1d8683579d07191e03090913381daebbbe735f492
+oswald 565176 27bf46420288bb65bd186638cde54686aa8f9d5dc975b1d597dfe81a7dd472cb
+pacifico 231921 397f4f0a8a4c44e929cafa4cfede7240f7ac81a922f6779d3fefe2192c67d619
+patrick-hand 99377 c3428d02610c7b8fa92b044cf766f8c30b88bb32a47460b4ac42fa14e0bcdcc0
+permanent-marker 74241 1fc372d174353a87b0ae7bb9651e32e7d1731f9e0b4c50c5d8704baea032bc1b
+press-start-2p 68994 7aa0c201772e5099e713f99ce4117c56ebdda85cb4d95b81f22922c13f655e37
+quicksand 393800 237b3cc84bf92c235e17f11fcb54e8a889efeaed9a7bff4bacce8cb422e0a403
+righteous 52789 f1eef6d5e0b87e0cba26208279d468f29139adddc339a98d61fcb8d7e374b4e3
+rock-salt 126949 c298a87c9a667bcd034b4a5c87430394a0d9bdc03ff6182eaacac2abb868db57
+shadows-into-light 61531 0885aefd34c65bd79207cffff0771ae0527f227a202bc850f8cf9a12257fc7f1
+share-tech-mono 30638 126fd40c9a7a53bfb224d24b8fd382412d48d9be1daefbe7726af0972a08980a
+space-mono 293964 e0cd78cb7aa93e772905297d8d5ad2a3d9eea7a6a12f281a3940a28ec01c19eb
+special-elite 181019 c4b33d38d9829a962bcb3fe8067ee8ce062c2a936e9e01fc072ddaf9cc897460
+vt323 72807 aca9d83456bcebf445920008ac46e275206d48efd8360eb9cc4c6a04d45bcaf0
+zilla-slab 801828 b7db2f40f3aaeb44c0e1dfe3da1e5de96d177a674ffe5e5e012c59b6a01e8aab
+"""
+
+TYPEFACES = tuple(
+    Package(
+        client="npm",
+        name=f"@fontsource/{family}",
+        version=_VERSION,
+        file=f"fontsource-{family}-{_VERSION}.tgz",
+        size=int(size),
+        sha256=sha256,
+        members=("package/files/*-latin-[47]00-*.woff", "package/LICENSE"),
+    )
+    for family, size, sha256 in (line.split() for line in _PINNED.strip().splitlines())
+)

@@ -1,0 +1,152 @@
+"""Class-balancing GAN with a classifier in the loop (spec 01).
+
+An unconditional GAN trained on a long tail draws rare classes rarely; conditional ones collapse on them. Here the GAN
+stays unconditional, and a frozen classifier adds a term to the generator's loss: the negative entropy of its mean
+prediction on a batch of fakes, each class weighted by the inverse of how often it was drawn lately. Classes drawn too
+often are held back, rare ones encouraged, until all are drawn about equally.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.stream import Stream, Streams
+from evenhand.errors import UserError
+from evenhand.methods.generate.gan import GAN, GANTable
+from evenhand.methods.generate.judging import same_task
+from evenhand.methods.protocol import Progress
+from evenhand.pieces.adversarial import Adversarial
+from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, mean_prediction
+
+
+class ClassBalancingSettings(GANTable):
+    """[method] of the class-balancing GAN; the classifier is named in [needs] as ``classifier``."""
+
+    name: Literal["class-balancing-gan"] = "class-balancing-gan"
+    loss: Adversarial = "relativistic"
+    ema_start: int = Field(20_000, ge=0, description="step from which on it averages; before, it follows")
+    rule: Literal["balance", "entropy", "classify"] = Field(
+        "balance", description="the paper's; DeGAN's, all frequencies equal; or cross-entropy to the label asked for"
+    )
+    trade_off: float = Field(5.0, ge=0, description="weight of the classifier's term; 0: plain GAN")
+    form: Normalise = Field("share", description="class weights of the thesis, or mean-one as in the released code")
+    cycle: int = Field(2000, gt=0, description="steps between refreshes of the frequencies")
+    forget: float = Field(0.5, gt=0, le=1, description="share of the old frequencies lost at a refresh")
+    weight: float = Field(1.0, gt=0, description="of the new counts at a refresh; equal to forget: moving average")
+    floor: float = Field(0.01, ge=0, lt=1, description="smallest frequency over the mean one")
+    labels: Literal["even", "inverse"] = Field(
+        "even", description="labels asked of a conditional generator: evenly, or by inverse frequency (many classes)"
+    )
+
+
+class ClassBalancing:
+    """A GAN, a frozen classifier, and the memory of what was drawn."""
+
+    settings = ClassBalancingSettings
+
+    def __init__(
+        self, settings: ClassBalancingSettings, data: Data, *, seed: int, device: torch.device, classifier: Any = None,
+        annotator: Any = None,
+    ) -> None:  # fmt: skip
+        K = len(data.classes)
+        _sensible(settings, K, classifier)
+        if classifier is not None:
+            same_task(classifier, data, "classifier")
+        self.set = settings
+        self.gan = GAN(settings, data, seed=seed, device=device, annotator=annotator)
+        self.gan.labelled |= settings.rule == "classify"
+        self.seen = EffectiveFrequency(K, settings.forget, settings.weight, floor=settings.floor)
+        if classifier is not None:
+            self.classifier = copy.deepcopy(classifier.player.judged()).to(device).requires_grad_(False)
+            self.logit_scale: float = classifier.logit_scale
+            view = classifier.data.eval_view  # x * scale + shift of 0..255
+            self.scale, self.shift = view.scale.to(device), view.shift.to(device)
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        return self.gan.feeds(streams)
+
+    def schedule(self, at: Progress) -> None:
+        self.gan.schedule(at)
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        gan, s = self.gan, self.set
+        for real, labels in gan.parts(batch["labelled"]):
+            said = gan.discriminate(real, labels)
+        fakes, asked = gan.generate(len(real), self._frequencies())
+        loss = gan.fooling_loss(fakes, asked, real, labels)
+        if not s.trade_off:
+            return said | gan.improve(loss, said)
+        logits = self.classify(fakes)  # (N, K)
+        term = self._term(logits, asked)
+        said |= {"term": term.detach(), **gan.improve(loss + s.trade_off * term, said)}
+        self.seen.count(logits.detach().argmax(1))
+        if (gan.step + 1) % s.cycle == 0:
+            self.seen.refresh()
+        return said
+
+    def classify(self, fakes: Tensor) -> Tensor:
+        """Logits (N, K) of fakes in [-1, 1], which the classifier sees normalised as it was trained."""
+        pixels = (fakes + 1) * 127.5
+        return self.classifier.eval()(pixels * self.scale + self.shift).float() * self.logit_scale
+
+    def _term(self, logits: Tensor, asked: Tensor | None) -> Tensor:
+        if self.set.rule == "classify":
+            assert asked is not None
+            return cross_entropy(logits, asked)
+        K = logits.shape[1]
+        frequencies = torch.ones(K) if self.set.rule == "entropy" else self.seen.distribution
+        term = balance_loss(mean_prediction(logits), frequencies, normalise=self.set.form)
+        return term / K if self.set.form == "share" else term
+
+    def _frequencies(self) -> Tensor | None:
+        return self.seen.distribution if self.set.labels == "inverse" else None
+
+    def sample(self, count: int, labels: Tensor | None = None, *, generator: torch.Generator) -> Tensor:
+        """Images, uint8 (N, C, H, W), by the averaged generator."""
+        return self.gan.sample(count, labels, generator=generator, frequencies=self._frequencies())
+
+    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
+        found = self.gan.judge(stream, batch=batch, frequencies=self._frequencies())
+        shares, names = self.seen.distribution, self.gan.data.classes
+        return found | {f"frequency:{names[k]}": float(shares[k]) for k in self.gan.judged_by.traced}
+
+    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512) -> dict[str, Any]:
+        found = self.gan.examine(stream, groups, batch=batch, frequencies=self._frequencies())
+        return found | {"frequency": self.seen.distribution.tolist()}
+
+    def state(self) -> dict[str, Any]:
+        return {"gan": self.gan.state(), "seen": self.seen.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.gan.load_state(state["gan"])
+        self.seen.load_state_dict(state["seen"])
+
+
+def _sensible(s: ClassBalancingSettings, num_classes: int, classifier: Any) -> None:
+    if s.trade_off and classifier is None:
+        raise UserError(
+            "method 'class-balancing-gan' needs a classifier: set needs.classifier to a recipe or a run's folder, "
+            "or trade_off = 0 for a plain GAN"
+        )
+    if s.condition == "none" and (s.rule == "classify" or s.labels == "inverse"):
+        raise UserError(
+            f"rule = '{s.rule}' with labels = '{s.labels}' asks the generator for classes: set condition = 'generator'"
+        )
+    if s.rule == "balance" and s.trade_off and num_classes < 3:
+        warnings.warn("with two classes the balancing term still favours the larger one", stacklevel=3)
+    if s.rule == "balance" and s.forget * math.log(num_classes) >= 2:
+        warnings.warn(
+            f"forget = {s.forget:g} with {num_classes} classes may make the shares oscillate; "
+            f"keep it below {1 / math.log(num_classes):.2g}",
+            stacklevel=3,
+        )

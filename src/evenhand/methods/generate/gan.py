@@ -1,0 +1,309 @@
+"""GANs: a generator draws images, a discriminator tells them from real ones; the baselines of specs 01 and 02.
+
+``loss``, ``condition`` and ``net`` choose the paper: SNDCGAN and SNResGAN (relativistic, unconditional), cGAN, SNGAN
+and BigGAN (projection), ACGAN (class logits), LSGAN (least squares), each with or without DiffAugment, LeCam and R1.
+Methods that add a term to the generator's loss own a ``GAN`` and compose its halves.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from evenhand import parallel
+from evenhand.data.augment import Pipeline
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.samplers import generator
+from evenhand.data.stream import Stream, Streams
+from evenhand.errors import UserError
+from evenhand.methods.generate.judging import Judge, Measure
+from evenhand.methods.protocol import Progress
+from evenhand.nets.biggan import BigGenerator, big_discriminator
+from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator, Verdict
+from evenhand.pieces.adversarial import (
+    Adversarial,
+    LeCam,
+    discriminator_loss,
+    generator_loss,
+    r1_penalty,
+    sample_labels,
+)
+from evenhand.pieces.diffaugment import diffaugment
+from evenhand.pieces.losses import PerClass
+from evenhand.pieces.player import Player, Precision
+from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters
+from evenhand.settings import Settings
+
+Condition = Literal["none", "generator", "projection", "acgan"]
+STANDING = 16  # batches from which the BatchNorm statistics of evaluation are taken
+
+
+class Nets(Settings):
+    """A pair of networks by name."""
+
+    name: Literal["sndcgan", "sngan", "biggan"] = Field("sndcgan", description="sngan is spec 01's SNResGAN, too")
+    width: int | None = Field(None, gt=0, description="base channels; default 64, biggan 96")
+    latent: int | None = Field(None, gt=0, description="size of the noise; default 128, biggan 20 for each part")
+    slope: float | None = Field(None, ge=0, description="of leaky ReLUs; default 0.1 for sndcgan, else 0: plain ReLU")
+    spectral_generator: bool = Field(False, description="spectral normalisation in the generator, too (biggan: always)")
+    group_normalised: bool = Field(False, description="gSN: class parameters divided by their group spectral norm")
+
+    def build(self, size: int, channels: int, num_classes: int, condition: Condition) -> tuple[nn.Module, nn.Module]:
+        head: HeadKind = "none" if condition == "generator" else condition
+        given = {"width": self.width, "slope": self.slope}
+        common: dict[str, Any] = {"channels": channels} | {k: v for k, v in given.items() if v is not None}
+        more = {"latent": self.latent} if self.latent is not None else {}
+        if self.name == "biggan":
+            if condition == "none" or self.slope is not None:
+                raise UserError("net 'biggan' has plain ReLUs and a condition: set condition, leave slope out")
+            draws: nn.Module = BigGenerator(
+                size=size, num_classes=num_classes, grouped=self.group_normalised, **common, **more
+            )
+            return draws, big_discriminator(size=size, num_classes=num_classes, head=head, **common)
+        draws = (DCGenerator if self.name == "sndcgan" else ResGenerator)(
+            size=size, num_classes=None if condition == "none" else num_classes, grouped=self.group_normalised,
+            spectral_weights=self.spectral_generator, **common, **more,
+        )  # fmt: skip
+        if self.name == "sndcgan":
+            return draws, DCDiscriminator(num_classes=num_classes, head=head, **common)
+        return draws, ResDiscriminator(size=size, num_classes=num_classes, head=head, **common)
+
+
+class Adam(Settings):
+    """The optimiser of one player."""
+
+    lr: float = Field(2e-4, gt=0)
+    beta1: float = Field(0.5, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-6, gt=0)
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
+
+    def player(self, net: nn.Module, ema: float | None = None) -> Player:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        adam = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
+
+
+class GANTable(Settings):
+    """What the [method] tables of all GANs have in common."""
+
+    batch: int = Field(64, gt=0, description="real images of a discriminator step, over all processes")
+    net: Nets = Nets()
+    condition: Condition = Field("none", description="who knows the class: nobody, the generator alone, or both")
+    loss: Adversarial = "hinge"
+    optim_g: Adam = Adam()
+    optim_d: Adam = Adam()
+    d_steps: int = Field(1, gt=0, description="discriminator steps before each generator step")
+    ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged generator, which draws; 0: none")
+    ema_start: int = Field(1000, ge=0, description="step from which on it averages; before, it follows")
+    diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
+    lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")
+    lecam_start: int = Field(1000, ge=0, description="discriminator steps before it")
+    r1: float = Field(0.0, ge=0, description="weight of the R1 gradient penalty; 0: off")
+    r1_every: int = Field(16, gt=0, description="steps between R1 penalties, which count so much more")
+    measure: Measure = Measure()
+
+
+class GANSettings(GANTable):
+    """[method] of a plain GAN."""
+
+    name: Literal["gan"] = "gan"
+
+
+class GAN:
+    """The generator's and the discriminator's half of a step, to be composed."""
+
+    settings = GANSettings
+
+    def __init__(
+        self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None
+    ) -> None:
+        self.set, self.data, self.seed, self.device = settings, data, seed, device
+        height, width = data.facts["size"]
+        if height != width:
+            raise UserError(f"images are {height} x {width}: generators draw squares; set data.size")
+        self.judged_by = Judge(settings.measure, data, annotator, device)
+        draws, tells = settings.net.build(height, data.channels, len(data.classes), settings.condition)
+        self.generator = settings.optim_g.player(draws.to(device), settings.ema or None)
+        self.discriminator = settings.optim_d.player(tells.to(device))
+        self.conditional = settings.condition != "none"
+        self.labelled = settings.condition in ("projection", "acgan")  # a label asked for is the label drawn
+        self.latent: int = draws.latent  # type: ignore[assignment]
+        self.lecam = LeCam(start=settings.lecam_start)
+        self.step = 0
+        self.noise, self.shake = generator(seed), generator(seed)
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        s, count = self.set, len(streams["labelled"])
+        if count < s.d_steps:
+            raise UserError(f"{count} training images are too few for method.d_steps = {s.d_steps}; lower it")
+        half = (0.5,) * self.data.channels
+        view = self.data.train_view
+        signed = Pipeline(view.steps if isinstance(view, Pipeline) else (), half, half)  # to [-1, 1], as tanh draws
+        return {"labelled": Feed("labelled", s.batch * s.d_steps, (signed,))}
+
+    def schedule(self, at: Progress) -> None:
+        self.step = at.step
+        self.noise = generator(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
+        self.shake = generator(self.seed, "shake", at.step, parallel.rank())
+        if self.set.ema:
+            self.generator.ema = self.set.ema if at.step >= self.set.ema_start else 0.0  # 0: the copy is the net
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        for real, labels in self.parts(batch["labelled"]):
+            said = self.discriminate(real, labels)
+        fakes, asked = self.generate(len(real))
+        return said | self.improve(self.fooling_loss(fakes, asked, real, labels), said)
+
+    def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """The real images and labels of each discriminator step; strided, so that processes share as one would."""
+        for first in range(self.set.d_steps):
+            yield batch.x[first :: self.set.d_steps], batch.y[first :: self.set.d_steps]
+
+    def discriminate(self, real: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """One discriminator step on a real batch and as many new fakes."""
+        s, player = self.set, self.discriminator
+        player.net.train().requires_grad_(True)
+        with torch.no_grad():
+            fakes, asked = self.generate(len(real))
+        both = labels if asked is None else torch.cat([labels, asked])
+        with player.autocast():
+            verdict = self._judgement(torch.cat([real, fakes]), both)  # one pass: no BatchNorm mixes the halves
+            of_real, of_fake = verdict.score.float().chunk(2)
+            loss = discriminator_loss(of_real, of_fake, s.loss)
+            if verdict.logits is not None:
+                for logits, truth in zip(verdict.logits.float().chunk(2), both.chunk(2), strict=True):
+                    loss = loss + cross_entropy(logits, truth)
+            if s.lecam:
+                loss = loss + s.lecam * self.lecam(of_real, of_fake)
+            if s.r1 and self.step % s.r1_every == 0:
+                loss = loss + s.r1 * s.r1_every * r1_penalty(lambda x: self._judgement(x, labels).score, real)
+        player.backward(loss)
+        player.step()
+        return {"discriminator": loss.detach(), "real": of_real.detach().mean(), "fake": of_fake.detach().mean()}
+
+    def generate(self, count: int, frequencies: PerClass | None = None) -> tuple[Tensor, Tensor | None]:
+        """Fakes in [-1, 1] and the labels asked for: evenly, or with chances ``1 / frequencies``."""
+        z, labels = self._draw(count, self.noise, frequencies)
+        with self.generator.autocast():
+            return self.generator.net.train()(z, labels).float(), labels
+
+    def fooling_loss(self, fakes: Tensor, asked: Tensor | None, real: Tensor, labels: Tensor) -> Tensor:
+        """The generator's loss under the frozen discriminator; the relativistic one compares with the last reals."""
+        player = self.discriminator
+        player.net.requires_grad_(False)
+        with player.autocast():
+            verdict = self._judgement(fakes, asked)
+            of_real = None
+            if self.set.loss == "relativistic":
+                with torch.no_grad():
+                    of_real = self._judgement(real, labels).score
+            loss = generator_loss(verdict.score, self.set.loss, of_real)
+            if verdict.logits is not None and asked is not None:
+                loss = loss + cross_entropy(verdict.logits.float(), asked)
+        return loss
+
+    def improve(self, loss: Tensor, said: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The generator's step on its whole loss; completes what the discriminator said for the log."""
+        self.generator.backward(loss)
+        self.generator.step()
+        return {"generator": loss.detach(), "loss": loss.detach() + said["discriminator"]}
+
+    def _judgement(self, images: Tensor, labels: Tensor | None) -> Verdict:
+        if self.set.diffaugment:
+            images = diffaugment(images, self.shake, self.set.diffaugment)
+        verdict: Verdict = self.discriminator.net(images, labels)
+        return verdict
+
+    def _draw(
+        self, count: int, chance: torch.Generator, frequencies: PerClass | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """This process's part of the joint batch's noise and labels."""
+        mine = slice(parallel.rank() * count, (parallel.rank() + 1) * count)
+        joint = parallel.world() * count
+        z = torch.randn(joint, self.latent, generator=chance)[mine].to(self.device)
+        if not self.conditional:
+            return z, None
+        return z, sample_labels(joint, len(self.data.classes), chance, frequencies=frequencies)[mine].to(self.device)
+
+    # drawing and judging
+
+    @torch.no_grad()
+    def sample(
+        self, count: int, labels: Tensor | None = None, *, generator: torch.Generator,
+        frequencies: PerClass | None = None, batch: int = 256,
+    ) -> Tensor:  # fmt: skip
+        """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
+        if labels is not None and not self.conditional:
+            raise UserError("this generator is unconditional: it draws no class on demand; draw more and select")
+        net, images = self._standing(), []
+        z = torch.randn(count, self.latent, generator=generator)
+        if labels is None and self.conditional:
+            labels = sample_labels(count, len(self.data.classes), generator, frequencies=frequencies)
+        for start in range(0, count, batch):
+            part = slice(start, start + batch)
+            drawn = net(z[part].to(self.device), None if labels is None else labels[part].to(self.device))
+            images.append(drawn.float().add(1).mul(127.5).round().clamp(0, 255).byte().cpu())
+        return torch.cat(images)
+
+    def _standing(self) -> nn.Module:
+        """The judged generator with BatchNorm statistics of its own, so that an image does not depend on its batch."""
+        net = copy.deepcopy(self.generator.judged())
+        for norm in (module for module in net.modules() if isinstance(module, _BatchNorm)):
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean over batches
+            norm.train()
+        chance = generator(self.seed, "standing")
+        for _ in range(STANDING):
+            net(*self._draw(self.set.batch // parallel.world(), chance))
+        return net.eval()
+
+    def judge(self, stream: Stream, *, batch: int = 512, frequencies: PerClass | None = None) -> dict[str, float]:
+        images, labels = self._exhibit(self.set.measure.judge_samples, "judge", frequencies)
+        found = self.judged_by.scalars(images, labels, stream, batch=batch)
+        if self.conditional:
+            sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
+            found["sigma_max"] = float(sigma.max())
+            found |= {f"sigma:{self.data.classes[k]}": float(sigma[k]) for k in self.judged_by.traced}
+        return found
+
+    def examine(
+        self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512, frequencies: PerClass | None = None
+    ) -> dict[str, Any]:
+        images, labels = self._exhibit(self.set.measure.samples, "examine", frequencies)
+        found = self.judged_by.table(images, labels, stream, groups, batch=batch)
+        norms = self.spectral_norms() if self.conditional else {}
+        return found | {name: table.tolist() for name, table in norms.items()}
+
+    def _exhibit(self, count: int, purpose: str, frequencies: PerClass | None) -> tuple[Tensor, Tensor | None]:
+        """Images to be judged, with as many of each class as can be if the labels mean something."""
+        chance = generator(self.seed, purpose)
+        labels = torch.arange(count) % len(self.data.classes) if self.labelled else None
+        return self.sample(count, labels, generator=chance, frequencies=frequencies), labels
+
+    @torch.no_grad()
+    def spectral_norms(self) -> dict[str, Tensor]:
+        """Largest singular value of every layer's grouped class gains and biases, (layers, K) each."""
+        gains, biases = conditional_parameters(self.generator.judged())
+        return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator.state(),
+            "discriminator": self.discriminator.state(),
+            "lecam": self.lecam.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.generator.load_state(state["generator"])
+        self.discriminator.load_state(state["discriminator"])
+        self.lecam.load_state_dict(state["lecam"])

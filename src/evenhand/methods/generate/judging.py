@@ -1,0 +1,178 @@
+"""How generators are judged: by features of real and drawn images, by an annotator's labels, and class by class.
+
+The annotator is a classifier trained on balanced real data. Its last features take Inception's place by default:
+fast, and made for these classes; scores of different features do not compare, so every table names them.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from evenhand.data.build import Data
+from evenhand.data.stream import Stream
+from evenhand.errors import UserError
+from evenhand.measure.features import Embedded, annotator, embed, fid_inception
+from evenhand.measure.generative import fid, label_kl, measure_generator
+from evenhand.settings import Settings
+
+TRACED = 20  # classes with a line of their own in the log, the rarest first
+
+
+class Measure(Settings):
+    """[method.measure] of a generator."""
+
+    features: Literal["annotator", "inception"] = Field("annotator", description="by which images are compared")
+    inception: str | None = Field(None, description="weights of the FID network; default: those evenhand data gets")
+    judge_samples: int = Field(2000, gt=1, description="images drawn at every evaluation")
+    samples: int = Field(10_000, gt=1, description="images drawn for the final table")
+    neighbours: int = Field(5, gt=0, description="of precision, recall, density and coverage")
+    alarm: float = Field(0.5, ge=0, lt=1, description="warn of classes below that share of the median diversity")
+
+
+class Judge:
+    """Compares drawn images, uint8 (N, C, H, W), with a stream of real ones."""
+
+    def __init__(self, settings: Measure, data: Data, by: Any, device: torch.device) -> None:
+        self.set, self.data = settings, data
+        self.annotator = None if by is None else annotator(by, "annotator")
+        if by is not None:
+            same_task(by, data, "annotator")
+        if settings.features == "inception":
+            self.extractor = fid_inception(settings.inception, device=device)
+        elif self.annotator is None:
+            raise UserError(
+                "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
+                "or method.measure.features = 'inception'"
+            )
+        else:
+            self.extractor = self.annotator
+        rarest = sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED]
+        self.traced = sorted(rarest)
+        self._reals: dict[str, tuple[Stream, Embedded]] = {}
+
+    def label(self, images: Tensor, *, batch: int = 512) -> Tensor:
+        """The annotator's label of each image (N,)."""
+        if self.annotator is None:
+            raise UserError("labels of drawn images need an annotator: set needs.annotator to a classifier's run")
+        logits = embed(self.annotator, images, batch=batch).logits
+        assert logits is not None
+        return logits.argmax(1)
+
+    def scalars(self, images: Tensor, labels: Tensor | None, stream: Stream, *, batch: int) -> dict[str, float]:
+        """What evaluation logs; ``labels`` are those asked for, None if the annotator is to give them."""
+        real, (features, logits) = self._real(stream, batch), self._embed(images, batch)
+        found = {"fid": float(fid(real.features, features))}
+        if logits is not None:
+            found["label_kl"] = float(label_kl(logits.argmax(1), len(self.data.classes)))
+            labels = logits.argmax(1) if labels is None else labels
+        if labels is not None:
+            found |= self._diversity_scalars(self.diversity(real.features, stream, features, labels))
+        return found
+
+    def table(
+        self, images: Tensor, labels: Tensor | None, stream: Stream, groups: dict[str, list[int]], *, batch: int
+    ) -> dict[str, Any]:
+        """Everything, as plain values, beside what it depends on."""
+        K = len(self.data.classes)
+        real, (features, logits) = self._real(stream, batch), self._embed(images, batch)
+        found = measure_generator(
+            real.features, features, stream.labels, labels, num_classes=K, fake_logits=logits,
+            features=self.extractor.name, resize=self.extractor.resize, k=self.set.neighbours,
+            reference=f"{stream.name}, {len(stream)} images",
+        )  # fmt: skip
+        if "class_fid" in found:
+            scores = [score["value"] for score in found["class_fid"]]
+            found["group_fid"] = {name: _mean([scores[k] for k in members]) for name, members in groups.items()}
+        named = logits.argmax(1) if labels is None and logits is not None else labels
+        if named is not None:
+            found["diversity"] = self.diversity(real.features, stream, features, named)
+        if logits is not None:
+            shares = torch.bincount(logits.argmax(1), minlength=K).double() / len(logits)
+            found["class_shares"] = shares.tolist()
+            found["group_shares"] = {name: float(shares[members].sum()) for name, members in groups.items()}
+        return found | {"samples": len(images), "groups": groups}
+
+    def diversity(self, real: Tensor, stream: Stream, fake: Tensor, labels: Tensor) -> list[float | None]:
+        """For each class the spread of drawn over that of real features; None below two images of either."""
+        found: list[float | None] = []
+        for k in range(len(self.data.classes)):
+            theirs = fake[labels.cpu() == k]
+            ours = real[stream.labels == k] if stream.labels is not None else real[:0]
+            enough = min(len(ours), len(theirs)) > 1 and float(spread(ours)) > 0
+            found.append(float(spread(theirs) / spread(ours)) if enough else None)
+        return found
+
+    def _diversity_scalars(self, diversity: Sequence[float | None]) -> dict[str, float]:
+        known = [value for value in diversity if value is not None]
+        if not known:
+            return {}
+        low = self.set.alarm * median(known)
+        collapsed = [k for k, value in enumerate(diversity) if value is not None and value < low]
+        if collapsed:
+            names = ", ".join(f"'{self.data.classes[k]}' ({diversity[k]:.2f})" for k in collapsed[:5])
+            warnings.warn(
+                f"drawn images of class {names} are much alike: their spread over that of real ones is below "
+                f"{self.set.alarm:g} of the median class's ({median(known):.2f}); mode collapse?",
+                stacklevel=2,
+            )
+        traced = {f"diversity:{self.data.classes[k]}": diversity[k] for k in self.traced}
+        return {
+            "diversity": median(known),
+            "diversity_min": min(known),
+            "collapsed": float(len(collapsed)),
+            **{name: value for name, value in traced.items() if value is not None},
+        }
+
+    def _embed(self, images: Tensor, batch: int) -> Embedded:
+        """Features by the extractor, logits by the annotator alone: only its classes are the data's."""
+        made = embed(self.extractor, images, batch=batch)
+        if self.annotator is None:
+            return Embedded(made.features, None)
+        if self.extractor is self.annotator:
+            return made
+        return Embedded(made.features, embed(self.annotator, images, batch=batch).logits)
+
+    def _real(self, stream: Stream, batch: int) -> Embedded:
+        """The same reals are compared with at every evaluation: embed them once."""
+        kept = self._reals.get(stream.name)
+        if kept is None or kept[0] is not stream:
+            kept = self._reals[stream.name] = stream, embed(self.extractor, stream, batch=batch)
+        return kept[1]
+
+
+def spread(x: Tensor) -> Tensor:
+    """Root mean square distance of pairs of rows (N, d), as ``sqrt(2 tr cov)``."""
+    return (2 * x.double().var(0).sum()).sqrt()
+
+
+def same_task(trained: Any, data: Data, role: str) -> None:
+    """A classifier used on these data's images must know their classes, channels and size."""
+    theirs: Data = trained.data
+    facts = {
+        "classes": (list(theirs.classes), list(data.classes)),
+        "channels": (theirs.channels, data.channels),
+        "image size": (theirs.facts["size"], data.facts["size"]),
+    }
+    for name, (has, needed) in facts.items():
+        if has != needed:
+            raise UserError(
+                f"needs.{role} was trained for other {name} than the data's: {_few(has)} instead of {_few(needed)}; "
+                "train it on the same data"
+            )
+
+
+def _few(value: Any) -> str:
+    return f"{value[:3]}... ({len(value)})" if isinstance(value, list) and len(value) > 3 else str(value)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known) if known else None

@@ -1,0 +1,536 @@
+"""GANs step by step: who moves when, what is counted, what is saved, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.loader import Batch, Loader
+from evenhand.errors import UserError
+from evenhand.methods.generate.class_balancing import ClassBalancing, ClassBalancingSettings
+from evenhand.methods.generate.gan import GAN, GANSettings
+from evenhand.methods.generate.gsr import GroupSpectral, GSRSettings
+from evenhand.methods.generate.judging import Judge, Measure, spread
+from evenhand.methods.protocol import Method, Progress
+from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+from evenhand.pieces.adversarial import discriminator_loss
+from evenhand.pieces.balance import balance_loss
+from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
+from evenhand.run.recipe import validate
+from evenhand.run.runs import train
+from evenhand.run.samples import contact_sheet, draw, sample_run
+
+pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
+
+CPU = torch.device("cpu")
+MEASURE = {"judge_samples": 60, "samples": 40}
+SMALL: dict[str, Any] = {"batch": 6, "measure": MEASURE, "ema_start": 1, "lecam_start": 1}
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, val_per_class=4, augment=["flip"]))
+
+
+@pytest.fixture(scope="module")
+def annotator(data: Data) -> Classifier:
+    """Untrained: the steps do not care."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net = {"name": "small-cnn", "width": 4}
+        made = Classifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
+        for _ in range(3):  # running statistics that are not the initial ones
+            made.net.train()(torch.randn(16, 3, 32, 32))
+        made.net.eval()
+        return made
+
+
+@pytest.fixture
+def make(data: Data, annotator: Classifier) -> Any:
+    def make(name: str = "gan", net: dict[str, Any] | None = None, **more: Any) -> Any:
+        kinds: dict[str, Any] = {
+            "gan": (GAN, GANSettings),
+            "cb": (ClassBalancing, ClassBalancingSettings),
+            "gsr": (GroupSpectral, GSRSettings),
+        }
+        cls, settings = kinds[name]
+        needs = {"classifier": annotator} if name == "cb" else {}
+        net = {"width": 2, **({"name": "sngan"} if name == "gsr" else {}), **(net or {})}
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            table = settings(**{**SMALL, "net": net, **more})
+            return cls(table, data, seed=0, device=CPU, annotator=annotator, **needs)
+
+    return make
+
+
+def batches(method: Any, data: Data, count: int) -> list[dict[str, Batch]]:
+    feeds = method.feeds(data.streams)
+    loader = Loader(data.streams["labelled"], feeds["labelled"], seed=0, device=CPU)
+    return [{"labelled": batch} for batch in loader.iterate(0, count)]
+
+
+def advance(method: Any, steps: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
+    said = []
+    for step, batch in enumerate(steps, start):
+        method.schedule(Progress(step, 4, 100))
+        said.append({key: float(value) for key, value in method.update(batch).items()})
+    return said
+
+
+def weights(net: Any) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in net.named_parameters()}
+
+
+def moved(net: Any, before: dict[str, Tensor]) -> bool:
+    return any(not torch.equal(value, before[name]) for name, value in net.named_parameters())
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "gan": {},
+    "gan-cgan": {"condition": "projection", "loss": "relativistic"},
+    "gan-acgan": {"condition": "acgan", "loss": "non-saturating"},
+    "gan-help": {"condition": "projection", "d_steps": 2, "diffaugment": ["colour", "translation", "cutout"],
+                 "lecam": 0.3, "r1": 0.1, "r1_every": 2, "loss": "least-squares"},
+    "cb": {"cycle": 2},
+    "cb-drawn": {"condition": "generator", "labels": "inverse", "cycle": 1, "forget": 0.005, "weight": 0.005,
+                 "net": {"name": "sngan", "spectral_generator": True}},
+    "gsr": {},
+    "gsr-biggan": {"net": {"name": "biggan", "width": 4}, "ema": 0.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_resumes_bit_for_bit(case: str, make: Any, data: Data) -> None:
+    """Both optimisers, averages, spectral vectors, LeCam and frequencies: all of it is in ``state``."""
+    whole, paused, resumed = (make(case.split("-")[0], **CASES[case]) for _ in range(3))
+    assert isinstance(whole, Method)
+    steps = batches(whole, data, 3)
+    said = advance(whole, steps)
+    assert all(math.isfinite(value) for row in said for value in row.values())
+    advance(paused, steps[:2])
+    advance(resumed, steps[2:], start=7)  # something to be overwritten
+    state = copy.deepcopy(paused.state())
+    resumed.load_state(state)
+    assert advance(resumed, steps[2:], start=2) == said[2:]
+    same(resumed.state(), whole.state())
+
+
+def same(a: Any, b: Any, where: str = "") -> None:
+    if isinstance(a, Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, (list, tuple)):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}/{i}")
+    else:
+        assert a == b, where
+
+
+# the two halves
+
+
+def test_each_player_moves_in_its_own_half_only(make: Any, data: Data) -> None:
+    gan = make(condition="projection", net={"name": "sngan"})
+    gan.schedule(Progress(0, 4, 100))
+    batch = batches(gan, data, 1)[0]["labelled"]
+    g, d = gan.generator.net, gan.discriminator.net
+    before_g, before_d = weights(g), weights(d)
+    said = gan.discriminate(batch.x, batch.y)
+    assert moved(d, before_d)
+    assert not moved(g, before_g)
+    assert all(p.grad is None for p in g.parameters())
+    before_d = weights(d)
+    fakes, asked = gan.generate(6)
+    gan.improve(gan.fooling_loss(fakes, asked, batch.x, batch.y), said)
+    assert moved(g, before_g)
+    assert not moved(d, before_d)
+    assert all(p.grad is None for p in d.parameters())
+
+
+@pytest.mark.parametrize("d_steps", [1, 3])
+def test_relativistic_generator_step_reuses_the_last_real_batch(d_steps: int, make: Any, data: Data) -> None:
+    gan = make(loss="relativistic", d_steps=d_steps, batch=4)
+    batch = batches(gan, data, 1)[0]
+    seen: list[Tensor] = []
+    gan.discriminator.net.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
+    advance(gan, [batch])
+    x = batch["labelled"].x
+    assert len(x) == 4 * d_steps
+    assert len(seen) == d_steps + 2
+    for turn in range(d_steps):
+        assert torch.equal(seen[turn][:4], x[turn::d_steps])
+    assert torch.equal(seen[-1], x[d_steps - 1 :: d_steps])
+    assert not torch.equal(seen[-2], seen[d_steps - 1][4:])  # new fakes in the generator's step
+
+
+def test_discriminator_loss_is_of_a_joint_pass(make: Any, data: Data) -> None:
+    gan = make()
+    batch = batches(gan, data, 1)[0]["labelled"]
+    gan.schedule(Progress(0, 4, 100))
+    twin = copy.deepcopy(gan)
+    with torch.no_grad():
+        fakes, _ = twin.generate(6)
+        tell = twin.discriminator.net
+        score = tell(torch.cat([batch.x, fakes])).score
+        expected = discriminator_loss(score[:6], score[6:], "hinge")
+    torch.testing.assert_close(gan.discriminate(batch.x, batch.y)["discriminator"], expected)
+
+
+def test_reals_come_in_the_range_of_tanh(make: Any, data: Data) -> None:
+    x = batches(make(), data, 1)[0]["labelled"].x
+    assert x.min() >= -1
+    assert x.max() <= 1
+    assert x.min() < -0.9
+
+
+def test_average_follows_then_averages(make: Any, data: Data) -> None:
+    gan = make(ema=0.75, ema_start=2)
+    steps = batches(gan, data, 4)
+    advance(gan, steps[:2])
+    same(gan.generator.average.state_dict(), gan.generator.net.state_dict())
+    before = weights(gan.generator.net)
+    advance(gan, steps[2:3], start=2)
+    for name, value in gan.generator.average.named_parameters():
+        expected = 0.75 * before[name] + 0.25 * dict(gan.generator.net.named_parameters())[name]
+        torch.testing.assert_close(value, expected)
+
+
+def test_lecam_joins_after_its_start(make: Any, data: Data) -> None:
+    gans = [make(lecam=value, lecam_start=1) for value in (0.0, 10.0)]
+    steps = batches(gans[0], data, 2)
+    plain, with_lecam = (advance(gan, steps) for gan in gans)
+    assert plain[0] == with_lecam[0]
+    assert plain[1] != with_lecam[1]
+    assert gans[1].state()["lecam"]["calls"] == 2
+
+
+def test_r1_is_taken_every_so_often(make: Any, data: Data) -> None:
+    gans = [make(r1=value, r1_every=2) for value in (0.0, 1.0)]
+    steps = batches(gans[0], data, 1)
+    assert advance(gans[0], steps, start=0) != advance(gans[1], steps, start=0)
+    gans = [make(r1=value, r1_every=2) for value in (0.0, 1.0)]
+    assert advance(gans[0], steps, start=1) == advance(gans[1], steps, start=1)
+
+
+# drawing
+
+
+def test_sampling_is_deterministic_and_of_each_image_alone(make: Any, data: Data) -> None:
+    gan = make(condition="projection", net={"name": "sngan"})
+    advance(gan, batches(gan, data, 2))
+    before = copy.deepcopy(gan.state())
+    labels = torch.arange(9) % 3
+
+    def chance() -> torch.Generator:
+        return torch.Generator().manual_seed(5)
+
+    images = gan.sample(9, labels, generator=chance())
+    assert images.shape == (9, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, gan.sample(9, labels, generator=chance()))
+    in_parts = gan.sample(9, labels, generator=chance(), batch=2)
+    assert (images.int() - in_parts.int()).abs().max() <= 1
+    assert not torch.equal(images, gan.sample(9, (labels + 1) % 3, generator=chance()))
+    same(gan.state(), before)
+
+
+def test_unconditional_generator_refuses_labels_but_selects(make: Any, annotator: Classifier) -> None:
+    gan = make()
+    with pytest.raises(UserError, match="unconditional"):
+        gan.sample(2, torch.tensor([0, 1]), generator=torch.Generator())
+    images = gan.sample(64, generator=torch.Generator().manual_seed(0))
+    common = int(gan.judged_by.label(images).bincount(minlength=10).argmax())
+    found = draw(gan, common, 5)
+    assert (annotator.predict(found).argmax(1) == common).all()
+    with pytest.raises(UserError, match="draws no images"):
+        draw(annotator, 0, 3)
+
+
+def test_contact_sheet() -> None:
+    images = torch.stack([torch.full((1, 28, 28), value, dtype=torch.uint8) for value in (0, 100, 200)])
+    sheet = contact_sheet(images, 2)
+    assert sheet.size == (2 * 58 + 2, 2 * 58 + 2)
+    assert [sheet.getpixel(at) for at in ((0, 0), (10, 10), (70, 10), (10, 70), (70, 70))] == [255, 0, 100, 200, 255]
+
+
+# the class-balancing GAN
+
+
+def test_only_generator_steps_are_counted(make: Any, data: Data) -> None:
+    method = make("cb", cycle=3, d_steps=2)
+    steps = batches(method, data, 4)
+    advance(method, steps[:2])
+    assert method.seen.counts.sum() == 12  # two batches of 6; the discriminator's fakes do not count
+    method.judge(data.streams["val"], batch=32)
+    assert method.seen.counts.sum() == 12
+    assert torch.equal(method.seen.distribution, torch.full((10,), 0.1))
+    counted = method.seen.counts.clone()
+    advance(method, steps[2:3], start=2)
+    assert method.seen.counts.sum() == 0  # refreshed after the third step
+    assert method.seen.frequency.sum() == pytest.approx(0.5 * 10 + 18, rel=0.02)
+    assert (method.seen.frequency >= 0.5 + counted - 1e-6).all()
+
+
+@pytest.mark.parametrize(("form", "factor"), [("share", 0.1), ("mean-one", 1.0)])
+def test_term_is_the_papers(form: str, factor: float, make: Any, data: Data) -> None:
+    method = make("cb", form=form, trade_off=3.0)
+    method.schedule(Progress(0, 4, 100))
+    method.seen.frequency = torch.arange(1.0, 11.0)
+    twin = copy.deepcopy(method)
+    batch = batches(method, data, 1)[0]
+    said = method.update(batch)
+    gan = twin.gan
+    gan.discriminate(batch["labelled"].x, batch["labelled"].y)
+    fakes, _ = gan.generate(6)
+    shares = twin.classify(fakes).softmax(1).mean(0)
+    expected = factor * balance_loss(shares, twin.seen.frequency, normalise=form)  # type: ignore[arg-type]
+    torch.testing.assert_close(said["term"], expected.detach())
+    adversarial = gan.fooling_loss(fakes, None, batch["labelled"].x, batch["labelled"].y)
+    torch.testing.assert_close(said["generator"], (adversarial + 3 * expected).detach())
+
+
+def test_classifier_is_frozen_but_lets_gradients_through(make: Any, data: Data) -> None:
+    method = make("cb", cycle=1)
+    before = copy.deepcopy(method.classifier.state_dict())
+    advance(method, batches(method, data, 2))
+    same(method.classifier.state_dict(), before)
+    assert all(p.grad is None for p in method.classifier.parameters())
+    fakes = torch.zeros(2, 3, 32, 32, requires_grad=True)
+    (slope,) = torch.autograd.grad(method.classify(fakes).log_softmax(1)[:, 0].sum(), fakes)
+    assert slope.abs().sum() > 0
+
+
+def test_classifier_sees_fakes_as_it_saw_photographs(make: Any, data: Data, annotator: Classifier) -> None:
+    method = make("cb")
+    images = data.streams["test"].fetch(torch.arange(0, 600, 60))
+    signed = images.float() / 127.5 - 1
+    torch.testing.assert_close(method.classify(signed), annotator.predict(images), rtol=1e-3, atol=1e-4)
+
+
+def test_no_trade_off_is_the_plain_gan(make: Any, data: Data) -> None:
+    plain, none = make("gan", loss="relativistic"), make("cb", trade_off=0.0)
+    steps = batches(plain, data, 2)
+    assert advance(plain, steps) == advance(none, steps)
+
+
+def test_entropy_rule_has_equal_frequencies(make: Any, data: Data) -> None:
+    methods = [make("cb", rule=rule) for rule in ("entropy", "balance")]
+    steps = batches(methods[0], data, 1)
+    for method in methods:
+        method.seen.frequency = torch.arange(1.0, 11.0)
+    entropy, balance = (advance(method, steps)[0]["term"] for method in methods)
+    assert entropy != balance
+    assert -math.log(10) <= entropy <= 0
+
+
+def test_labels_are_asked_for_by_inverse_frequency(make: Any) -> None:
+    method = make("cb", condition="generator", labels="inverse")
+    method.seen.frequency = torch.tensor([1e-6, *[1.0] * 9])
+    method.schedule(Progress(0, 4, 100))
+    _, asked = method.gan.generate(50, method._frequencies())
+    assert (asked == 0).float().mean() > 0.9
+    _, even = method.gan.generate(50)
+    assert (even == 0).float().mean() < 0.5
+    assert not method.gan.labelled  # the discriminator does not know them: the annotator names what was drawn
+
+
+def test_more_classes_than_the_batch(make: Any, data: Data) -> None:
+    method = make("cb", batch=3, cycle=1)
+    said = advance(method, batches(method, data, 3))
+    assert all(math.isfinite(value) for row in said for value in row.values())
+    assert method.seen.distribution.min() > 0
+
+
+# gSR
+
+
+def test_penalty_is_gsr_loss_of_all_classes(make: Any, data: Data) -> None:
+    method = make("gsr")
+    method.schedule(Progress(0, 4, 100))
+    gains, biases = conditional_parameters(method.gan.generator.net)
+    expected = gsr_loss(gains, biases, data.counts, alpha=0.99, form="mean")
+    torch.testing.assert_close(method._penalty(), expected)
+    method._penalty().backward()
+    for name, parameter in method.gan.generator.net.named_parameters():
+        conditional = ".gain." in name or (".bias." in name and "norm" in name)
+        assert (parameter.grad is not None) == conditional, name
+        if conditional:
+            assert (parameter.grad.abs().sum(1) > 0).all()  # absent classes, too
+    assert all(p.grad is None for p in method.gan.discriminator.net.parameters())
+
+
+def test_penalty_lowers_the_spectral_norms(make: Any, data: Data) -> None:
+    plain, braked = (make("gsr", strength=value, optim_g={"lr": 0.01}) for value in (0.0, 50.0))
+    steps = batches(plain, data, 3)
+    for method in (plain, braked):
+        advance(method, steps)
+    means = [
+        class_spectral_norms([*gains, *biases]).mean()
+        for gains, biases in (conditional_parameters(m.gan.generator.net) for m in (plain, braked))
+    ]
+    assert means[1] < means[0]
+
+
+def test_no_strength_is_the_plain_gan(make: Any, data: Data) -> None:
+    plain, none = make("gan", condition="projection", net={"name": "sngan"}), make("gsr", strength=0.0)
+    steps = batches(plain, data, 2)
+    assert advance(plain, steps) == advance(none, steps)
+
+
+def test_penalty_does_not_refine_biggans_spectral_estimates(make: Any) -> None:
+    method = make("gsr", net={"name": "biggan", "width": 4})
+    before = copy.deepcopy(method.gan.generator.net.state_dict())
+    method._penalty()
+    same(method.gan.generator.net.state_dict(), before)
+
+
+def test_trap_02_gain_and_bias_have_vectors_of_their_own(make: Any, data: Data) -> None:
+    method = make("gsr", net={"width": 8})
+    advance(method, batches(method, data, 1))
+    gains, biases = conditional_parameters(method.gan.generator.net)
+    (left,) = method.vectors.values()  # all layers are 32 channels wide
+    assert left.shape == (2 * len(gains) * 10, 4)
+    exact = torch.stack([torch.linalg.svdvals(t.detach().view(10, 4, 8))[:, 0] for t in (*gains, *biases)])
+    found = class_spectral_norms([*gains, *biases], state=dict(method.vectors))
+    torch.testing.assert_close(found, exact, rtol=0.02, atol=0)
+
+
+# judging
+
+
+def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
+    method = make("gsr")
+    found = method.judge(data.streams["val"], batch=32)
+    assert {"fid", "label_kl", "diversity", "collapsed", "sigma_max", "sigma:slope", "diversity:slope"} <= found.keys()
+    table = method.examine(data.streams["test"], data.groups, batch=64)
+    for key in ("fid", "kid", "precision", "recall", "density", "coverage", "label_kl", "features", "reference"):
+        assert table[key] is not None, key
+    assert len(table["class_fid"]) == len(table["class_shares"]) == len(table["diversity"]) == 10
+    assert table["real_count"] == 600
+    assert table["fake_count"] == table["samples"] == 40
+    assert table["group_fid"].keys() == data.groups.keys()
+    assert sum(table["group_shares"].values()) == pytest.approx(1)
+    assert len(table["sigma_gain"]) == 6
+    assert "frequency" in make("cb").examine(data.streams["test"], data.groups, batch=64)
+
+
+def test_trap_09_a_class_without_samples_or_with_one(make: Any, data: Data) -> None:
+    val = data.streams["val"]
+    assert val.labels is not None
+    kept = torch.cat([torch.where(val.labels > 0)[0], torch.where(val.labels == 0)[0][:1]])
+    found = make(condition="projection").judge(val.subset(kept), batch=32)
+    assert all(math.isfinite(value) for value in found.values())
+    assert "diversity:disc" not in found
+
+
+def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
+    judge = Judge(Measure(), data, annotator, CPU)
+    test = data.streams["test"]
+    assert test.labels is not None
+    images, labels = test.source.images.clone(), test.labels  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = judge.scalars(images, labels, test, batch=64)
+    assert found["collapsed"] == 0
+    assert found["fid"] == pytest.approx(0, abs=1e-6)
+    assert found["diversity"] == pytest.approx(1)
+    images[labels == 7] = images[labels == 7][:1]
+    with pytest.warns(UserWarning, match="'stripes'"):
+        found = judge.scalars(images, labels, test, batch=64)
+    assert found["collapsed"] == 1
+    assert found["diversity:stripes"] == 0
+
+
+def test_spread_is_the_root_mean_square_distance() -> None:
+    x = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pairs = [(x[i] - x[j]).square().sum() for i in range(9) for j in range(9) if i != j]
+    torch.testing.assert_close(spread(x), torch.stack(pairs).mean().sqrt())
+
+
+# what is refused, before training
+
+
+def other(annotator: Classifier, **changes: Any) -> Any:
+    made = copy.copy(annotator)
+    made.data = replace(annotator.data, **changes)
+    return made
+
+
+def test_a_classifier_of_other_data_is_refused(data: Data, annotator: Classifier) -> None:
+    stream = data.streams["labelled"]
+    renamed = {"labelled": replace(stream, classes=(*stream.classes[:-1], "moon"))}
+    table = ClassBalancingSettings(**SMALL)
+    for changes, word in (
+        ({"streams": renamed}, "classes"),
+        ({"channels": 1}, "channels"),
+        ({"facts": {"size": [28, 28]}}, "image size"),
+    ):
+        with pytest.raises(UserError, match=f"needs.classifier .* other {word}"):
+            ClassBalancing(table, data, seed=0, device=CPU, annotator=annotator, classifier=other(annotator, **changes))
+        with pytest.raises(UserError, match=f"needs.annotator .* other {word}"):
+            GAN(GANSettings(**SMALL), data, seed=0, device=CPU, annotator=other(annotator, **changes))
+
+
+def test_what_is_missing_is_named(data: Data, annotator: Classifier) -> None:
+    common: dict[str, Any] = {"seed": 0, "device": CPU}
+    with pytest.raises(UserError, match="needs a classifier"):
+        ClassBalancing(ClassBalancingSettings(**SMALL), data, **common, annotator=annotator)
+    with pytest.raises(UserError, match="annotator"):
+        GAN(GANSettings(**SMALL), data, **common)
+    rule = ClassBalancingSettings(**SMALL, rule="classify")
+    with pytest.raises(UserError, match="condition"):
+        ClassBalancing(rule, data, **common, annotator=annotator, classifier=annotator)
+    with pytest.raises(ValueError, match="condition"):
+        GSRSettings(condition="none")
+    with pytest.raises(UserError, match="biggan"):
+        GAN(GANSettings(**SMALL, net={"name": "biggan"}), data, **common, annotator=annotator)
+    tall = replace(data, facts={"size": [32, 16]})
+    with pytest.raises(UserError, match="squares"):
+        GAN(GANSettings(**SMALL), tall, **common, annotator=annotator)
+
+
+def test_risky_settings_warn(make: Any) -> None:
+    with pytest.warns(UserWarning, match="oscillate"):
+        make("cb", forget=0.9)
+
+
+def test_a_class_with_one_image_and_few_images(make: Any, data: Data) -> None:
+    one = data.streams["labelled"].subset(torch.tensor([0, 1, 2]))
+    gan = make(d_steps=3)
+    feeds = gan.feeds({"labelled": one})
+    batch = next(Loader(one, feeds["labelled"], seed=0, device=CPU).iterate(0, 1))
+    assert all(math.isfinite(value) for value in advance(gan, [{"labelled": batch}])[0].values())
+    with pytest.raises(UserError, match="d_steps"):
+        make(d_steps=4).feeds({"labelled": one})
+
+
+def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
+    data = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
+    run = {"steps": 1, "progress": False, "threads": 1}
+    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    folder = train(validate({"data": data, "method": first, "run": {**run, "folder": str(tmp_path / "a")}}, "a"))
+    method = {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, **SMALL}
+    tree = {"data": data, "method": method, "needs": {"annotator": str(folder)}}
+    made = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g"), "select": "val:fid"}}, "g"))
+    out = sample_run(made, "ring", 3, tmp_path / "out")
+    assert sorted(p.name for p in out.iterdir()) == ["contact-sheet.png", "ring"]
+    assert len(list((out / "ring").glob("*.png"))) == 3
+    everything = sample_run(made, count=2)
+    assert len(list(everything.glob("*/*.png"))) == 20
+    with pytest.raises(UserError, match="did you mean 'ring'"):
+        sample_run(made, "rng", 3)
+    again = build_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
+    assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}

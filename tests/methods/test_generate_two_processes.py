@@ -1,0 +1,85 @@
+"""Two processes with half the batch each train the GAN that one process trains with the joint batch.
+
+Run as a script this file is one of the two processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand import parallel
+from evenhand.run.recipe import validate
+from evenhand.run.runs import build_data, build_method, fit, train
+
+DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
+COMMON: dict[str, Any] = {
+    "batch": 8, "net": {"width": 2}, "ema": 0.9, "ema_start": 1, "measure": {"judge_samples": 40, "samples": 40},
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "gan": {"name": "gan", "condition": "projection", "d_steps": 2, "lecam": 0.5, "lecam_start": 1, "r1": 0.1},
+    "balance": {"name": "class-balancing-gan", "cycle": 1},
+    "gsr": {"name": "gsr-gan", "net": {"name": "biggan", "width": 2}},
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
+
+
+def run(name: str, folder: Path, first: Path) -> dict[str, Any]:
+    needs = {"annotator": str(first)} | ({"classifier": str(first)} if name == "balance" else {})
+    settings = {"folder": str(folder), "steps": 3, "progress": False, "threads": 1}
+    recipe = validate({"data": DATA, "method": {**COMMON, **CASES[name]}, "needs": needs, "run": settings}, name)
+    data = build_data(recipe.data)
+    method = build_method(recipe, data, torch.device("cpu"))
+    fit(method, data.streams, recipe.run)
+    return {"state": method.state(), "judged": method.judge(data.streams["val"], batch=64)}
+
+
+def main(folder: Path, first: Path) -> None:
+    parallel.start(torch.device("cpu"))
+    for name in CASES:
+        torch.save(run(name, folder / f"{name}-run-{parallel.rank()}", first), folder / f"{name}-{parallel.rank()}.pt")
+    parallel.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    method = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 4}}
+    folder = str(tmp_path_factory.mktemp("first") / "run")
+    return train(validate({"data": DATA, "method": method, "run": {"folder": folder, "steps": 4, "progress": False}}, ""))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any, first: Path) -> Path:
+    folder = tmp_path_factory.mktemp("both")
+    two_processes(__file__, folder, first)
+    return folder
+
+
+def close(found: Any, expected: Any, where: str = "") -> None:
+    if isinstance(expected, Tensor):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5, msg=lambda text: f"{where}: {text}")
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            close(found[key], expected[key], f"{where}/{key}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trap_01_two_processes_train_what_one_trains(name: str, both: Path, first: Path, tmp_path: Path) -> None:
+    """Weights, statistics, spectral vectors, frequencies, LeCam and moving averages."""
+    alone = run(name, tmp_path / name, first)
+    found = [torch.load(both / f"{name}-{rank}.pt", weights_only=True) for rank in range(2)]
+    close(found[0]["state"], alone["state"])
+    assert found[0]["judged"] == found[1]["judged"]
+    assert found[0]["judged"]["fid"] == pytest.approx(alone["judged"]["fid"], rel=1e-2, abs=1e-3)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
