@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,11 +37,11 @@ def main() -> None:
     except UserError as error:
         print(f"evenhand: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt as stop:
-        print(f"evenhand: stopped. {stop}", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"evenhand: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 @app.command("list")
@@ -112,13 +114,16 @@ def train(
 ) -> None:
     """Train a recipe and measure it; under torchrun, on several processes."""
     from evenhand import parallel
+    from evenhand.report.records import load_run
+    from evenhand.report.terminal import print_tables
     from evenhand.run import train as run_training
 
     recipe = _load(name, set_, seed=seed, resume=resume)
-    folder = run_training(recipe)
+    with _stoppable():
+        folder = run_training(recipe)
     if parallel.is_writer():
         if (folder / "measure.json").exists():
-            _print_tables([folder])
+            print_tables([load_run(folder)])
             print(f"run: {folder}   report: evenhand report {folder}")
         else:
             print(f"paused: {folder}   continue: evenhand train {folder} --resume")
@@ -129,18 +134,39 @@ def measure(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     split: Annotated[str, typer.Option(help="test or val.")] = "test",
 ) -> None:
-    """Per-class table, head/mid/tail and calibration of a run."""
+    """Per-class table, head/mid/tail and calibration of a run; or FID, precision, recall and class shares."""
+    from dataclasses import replace
+
     from rich.console import Console
 
     from evenhand.report.tables import load_run, per_class_table
+    from evenhand.report.terminal import print_tables
     from evenhand.run.runs import measure as measure_run
 
     result = measure_run(run, split=split)
+    if "fid" in result:
+        print_tables([replace(load_run(run), measure=result)])
+        return
     if split == "test":
         Console().print(per_class_table([load_run(run)]).to_rich())
     groups = "  ".join(f"{name} {100 * value:.1f}" for name, value in result["group_recall"].items())
     print(f"{split}: mean recall {100 * result['mean_recall']:.1f} %  {groups}  ({result['groups_rule']})")
     print(f"worst class {100 * result['min_recall']:.1f} %   ECE {100 * result['ece']:.1f} %")
+
+
+@app.command()
+def sample(
+    run: Annotated[Path, typer.Argument(help="The folder of a generator's run.")],
+    class_: Annotated[str | None, typer.Option("--class", help="Class name. Default: every class.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 64,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: samples in the run's.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+) -> None:
+    """Images from a trained generator, a folder for each class, with a contact sheet."""
+    from evenhand.run.samples import sample_run
+
+    folder = sample_run(run, class_, count, out, seed=seed)
+    print(f"{folder}   look: {folder / 'contact-sheet.png'}")
 
 
 @app.command()
@@ -154,7 +180,8 @@ def reproduce(
     """Train every variant of a recipe over several seeds, compare with [expect], write a report. Resumable."""
     from evenhand.run.reproduce import reproduce as run_all
 
-    run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out)
+    with _stoppable():
+        run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out)
 
 
 @app.command()
@@ -192,7 +219,8 @@ def demo(
     """The main job on built-in data: plain training against re-weighting and flat minima, with a report."""
     from evenhand.run.reproduce import demo as run_demo
 
-    run_demo(out, set_ or ())
+    with _stoppable():
+        run_demo(out, set_ or ())
 
 
 @data_app.command("list")
@@ -230,6 +258,16 @@ def data_look(path: Annotated[Path, typer.Argument(help="Folder, CSV or .npz.")]
     raise typer.Exit(2 if look(path) else 0)
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Typer would swallow what an interruption says."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        print(f"evenhand: stopped. {stop}", file=sys.stderr)
+        raise typer.Exit(130) from stop
+
+
 def _load(name: str, set_: list[str] | None, *, seed: int | None, resume: bool) -> Recipe:
     from evenhand.run.recipe import load_recipe
 
@@ -251,13 +289,3 @@ def _run_folders(paths: list[Path]) -> list[Path]:
     if not folders:
         raise UserError(f"no runs in {', '.join(map(str, paths))}: give folders that contain recipe.toml")
     return folders
-
-
-def _print_tables(folders: list[Path]) -> None:
-    from rich.console import Console
-
-    from evenhand.report.tables import load_run, per_class_table, summary_table
-
-    records = [load_run(folder) for folder in folders]
-    Console().print(per_class_table(records).to_rich())
-    Console().print(summary_table(records).to_rich())

@@ -17,9 +17,11 @@ from evenhand import parallel
 from evenhand.run.recipe import validate
 from evenhand.run.runs import build_data, build_method, fit, train
 
-DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
+DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "augment": []}
+STEADY = {"lr": 0.01, "eps": 1.0}  # Adam would blow up the rounding of gradients that are 0, as before a BatchNorm
 COMMON: dict[str, Any] = {
-    "batch": 8, "net": {"width": 2}, "ema": 0.9, "ema_start": 1, "measure": {"judge_samples": 40, "samples": 40},
+    "optim_g": STEADY, "optim_d": STEADY, "batch": 8, "net": {"width": 2}, "ema": 0.9, "ema_start": 1,
+    "measure": {"judge_samples": 40, "samples": 40},
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "gan": {"name": "gan", "condition": "projection", "d_steps": 2, "lecam": 0.5, "lecam_start": 1, "r1": 0.1},
@@ -32,12 +34,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
 
 def run(name: str, folder: Path, first: Path) -> dict[str, Any]:
     needs = {"annotator": str(first)} | ({"classifier": str(first)} if name == "balance" else {})
-    settings = {"folder": str(folder), "steps": 3, "progress": False, "threads": 1}
+    settings = {"folder": str(folder), "steps": 2, "progress": False, "threads": 1}
     recipe = validate({"data": DATA, "method": {**COMMON, **CASES[name]}, "needs": needs, "run": settings}, name)
     data = build_data(recipe.data)
     method = build_method(recipe, data, torch.device("cpu"))
     fit(method, data.streams, recipe.run)
-    return {"state": method.state(), "judged": method.judge(data.streams["val"], batch=64)}
+    few = data.streams["test"].subset(torch.arange(0, 600, 15))
+    return {"state": method.state(), "judged": method.judge(few, batch=64)}
 
 
 def main(folder: Path, first: Path) -> None:
@@ -51,8 +54,8 @@ def main(folder: Path, first: Path) -> None:
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     method = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 4}}
-    folder = str(tmp_path_factory.mktemp("first") / "run")
-    return train(validate({"data": DATA, "method": method, "run": {"folder": folder, "steps": 4, "progress": False}}, ""))
+    settings = {"folder": str(tmp_path_factory.mktemp("first") / "run"), "steps": 4, "progress": False}
+    return train(validate({"data": DATA, "method": method, "run": settings}, "first"))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any, first: Pa
 
 def close(found: Any, expected: Any, where: str = "") -> None:
     if isinstance(expected, Tensor):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5, msg=lambda text: f"{where}: {text}")
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=lambda text: f"{where}: {text}")
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key in expected:

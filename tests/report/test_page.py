@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from evenhand.errors import UserError
-from evenhand.report import plots
+from evenhand.report import class_plots, plots
+from evenhand.report.metrics import CLASS_FID, CLASS_RECALL
 from evenhand.report.page import render, write_report
 from evenhand.report.tables import group_runs, load_run
 from evenhand.report.verdict import cautions, verdict
@@ -201,8 +202,10 @@ def test_thousand_classes_stay_small(tmp_path: Path) -> None:
 def test_plots_are_well_formed_and_themed() -> None:
     classes, counts = ["猫", "<b>", "$x$"], [100, 10, 0]
     svgs = [
-        plots.plot_counts(classes, counts, {"head": [0], "tail": [1, 2]}),
-        plots.plot_recall(classes, counts, {}, {"_hidden": [[0.5, 0.4, float("nan")], [0.6, 0.4, 0.1]]}),
+        class_plots.plot_counts(classes, counts, {"head": [0], "tail": [1, 2]}),
+        class_plots.plot_scores(classes, counts, {}, CLASS_RECALL, {"_hidden": [[0.5, 0.4, None], [0.6, 0.4, 0.1]]}),
+        class_plots.plot_scores(classes, counts, {}, CLASS_FID, {"a": [[5, 4, 1]]}, doubtful={"a": {2}}),
+        class_plots.plot_shares(classes, counts, {}, {"a": [[0.5, 0.4, 0.1]], "b": [[0.3, 0.3, 0.4]]}),
         plots.plot_confusion([[1, 0, 0], [0, 0.5, 0.5], [0, 0, 0]], classes),
         plots.plot_reliability({"a": {"confidence": [0.5, None], "accuracy": [0.4, None], "count": [3, 0]}}),
         plots.plot_line_with_band([0.001, 0.005], {"tail": [[50, 60], [52, 58]]}, xlabel="rho", ylabel="%", log_x=True),

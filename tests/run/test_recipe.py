@@ -333,7 +333,7 @@ def test_explained_recipe_reads_back_as_the_same_recipe(layers: Path, tmp_path: 
     recipe = load_recipe(name.replace("layers", str(layers)))
     text = explained(recipe)
     assert load_recipe(written(tmp_path, text)) == recipe.model_copy(update={"variants": {}})
-    assert "# base learning rate" in text
+    assert "# where the run is written" in text
     assert all(variant in text for variant in recipe.variants)
 
 

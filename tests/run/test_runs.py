@@ -292,7 +292,7 @@ def test_a_first_stage_of_other_data_is_not_reused(tmp_path: Path, tiny_file: Pa
     assert open_run(folder).step == 2
     for change in ("data.imbalance=2", "run.seed=1"):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        with pytest.raises(UserError, match="run-needs|first run"):
+        with pytest.raises(UserError, match=r"run-needs|first run"):
             train(load_recipe(second, [place, "run.epochs=1", change]))
 
 

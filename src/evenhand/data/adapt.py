@@ -37,6 +37,11 @@ def read_domains(settings: DataSettings) -> Streams:
     if settings.by_frequency:
         raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
     domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
+    for name, parts in domains.items():
+        needed = ("train", "all", "test", "unlabelled") if name == settings.target else ("train", "all", "val")
+        domains[name] = {split: part for split, part in parts.items() if split in needed}
+        if name != settings.target:
+            _training(domains[name], name)
     if settings.test_list is not None:
         domains[settings.target]["test"] = _list(settings.test_list, settings)
     classes = _agree(domains, settings.target, settings.classes == "intersection")
@@ -112,23 +117,19 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
     own = {key.partition("/")[2] or "all": part for key, part in inside.items() if key.partition("/")[0] == name}
     if own:
         return own
-    if inside:
-        known = _domains_of(inside)
-        if name == settings.set:
-            raise UserError(f"'{name}' holds the domains {', '.join(known)}; name one or more in data.source")
-        if name not in builtin.DATASETS and not Path(name).exists():
-            raise UserError(f"'{settings.set}' has no domain '{name}'; {did_you_mean(name, known)}")
+    whole, within = Path(settings.set), Path(settings.set) / name
+    known = [folder.name for folder in folders_in(whole)] if whole.is_dir() else _domains_of(inside)
+    if name == settings.set and settings.target in known:
+        raise UserError(f"'{name}' holds the domains {', '.join(known)}; name one or more in data.source")
     if name == "shapes":
         return shapes.load()
-    within, beside = Path(settings.set) / name, Path(name)
     if not within.is_dir() and name in builtin.DATASETS:
         parts = builtin.load(name)
-    elif not within.is_dir() and not beside.exists():
-        known = [folder.name for folder in folders_in(Path(settings.set))] if Path(settings.set).is_dir() else []
+    elif not within.is_dir() and not Path(name).exists():
         hint = did_you_mean(name, known or builtin.DATASETS)
         raise UserError(f"no domain '{name}': neither inside '{settings.set}' nor a path nor a built-in set; {hint}")
     else:
-        place = within if within.is_dir() else beside
+        place = within if within.is_dir() else Path(name)
         if place.is_dir() and any(file.suffix.lower() in SUFFIXES for file in place.iterdir()):
             return {"unlabelled": _loose(place, settings, size)}
         parts = _read(place, settings, size)

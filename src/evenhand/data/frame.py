@@ -30,12 +30,11 @@ def reframe(source: Source, side: int, channels: int) -> Source:
 
 def _convert(images: Tensor, side: int, channels: int) -> Tensor:
     """uint8 (N, C, H, W) to (N, channels, side, side): luma for grey, bilinear without aliasing for size."""
-    x = images
-    if channels < x.shape[1]:
-        x = (x * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    if x.shape[-2:] != (side, side):
-        x = F.interpolate(x.float(), (side, side), mode="bilinear", antialias=True)
-    return x.round().clamp(0, 255).byte().expand(-1, channels, -1, -1)
+    if channels < images.shape[1]:
+        images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True).round().byte()
+    if images.shape[-2:] != (side, side):
+        images = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
+    return images.expand(-1, channels, -1, -1)
 
 
 @dataclass(frozen=True)

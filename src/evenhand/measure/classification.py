@@ -11,6 +11,7 @@ from torch import Tensor
 
 from evenhand import parallel
 from evenhand.data.stream import Stream
+from evenhand.errors import UserError
 from evenhand.measure import confusion as metric
 from evenhand.measure.calibration import expected_calibration_error, reliability
 
@@ -71,5 +72,9 @@ def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int 
     mine = torch.arange(parallel.rank(), len(stream), parallel.world())
     parts = [predict(stream.fetch(indices)).float() for indices in mine.split(batch)]
     logits = torch.cat(parts)
+    if not torch.isfinite(logits).all():
+        raise UserError(
+            f"training diverged (predictions on '{stream.name}' are not finite): lower the learning rate or set a clip"
+        )
     order = parallel.gather(mine.to(logits.device)).argsort()
     return Evaluation(parallel.gather(logits)[order].cpu(), stream.labels)

@@ -12,10 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from evenhand.errors import UserError
-from evenhand.report import figures
+from evenhand.report import figures, generators
+from evenhand.report.gallery import pictures_section
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, group_runs, load_run
 from evenhand.report.svg import colour
-from evenhand.report.tables import Cell, Table, difference_table, runs_table, summary_table
+from evenhand.report.tables import Cell, Table, by_kind, difference_table, runs_table, summary_table
 from evenhand.report.verdict import BADGE, cautions, verdict_html
 
 PAGE = """<!doctype html>
@@ -56,10 +57,8 @@ def render(records: Sequence[RunRecord]) -> str:
     colours = {group.name: colour(i) for i, group in enumerate(groups)}
     sections = {
         "Summary": _summary(records, groups, colours),
-        "Classes": figures.classes_section(groups, colours),
-        "Training curves": figures.curves_section(groups, colours),
-        "Confusions": figures.confusions_section(groups),
-        "Calibration": figures.calibration_section(groups, colours),
+        **_classifiers([g for g in groups if not g.draws], colours),
+        **_generators([g for g in groups if g.draws], colours),
         "What differs": _differences(records),
         "Provenance": _provenance(records, groups),
     }
@@ -79,14 +78,37 @@ def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
+def _classifiers(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[str, str]:
+    if not groups:
+        return {}
+    return {
+        "Classes": figures.classes_section(groups, colours),
+        "Training curves": figures.curves_section(groups, colours),
+        "Confusions": figures.confusions_section(groups),
+        "Calibration": figures.calibration_section(groups, colours),
+    }
+
+
+def _generators(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[str, str]:
+    if not groups:
+        return {}
+    return {
+        "Classes as drawn": generators.drawn_section(groups, colours),
+        "Pictures": pictures_section(groups),
+        "Generators in training": generators.curves_section(groups, colours),
+    }
+
+
 def _summary(records: Sequence[RunRecord], groups: Sequence[RunGroup], colours: dict[str, str]) -> str:
-    text = summary_table(records).to_html(colours)
+    text = ""
+    for kind in by_kind(records):
+        text += summary_table(kind).to_html(colours)
+        if len(kind) > len([g for g in groups if g.draws == kind[0].draws]):
+            text += figures.details("Every run on its own", runs_table(kind).to_html())
+    notes = generators.basis([g for g in groups if g.draws])
     rules = sorted({str(g.measure["groups_rule"]) for g in groups if "groups_rule" in g.measure})
-    if rules:
-        text += f'<p class="note">Head, mid and tail: {html.escape("; ".join(rules))}.</p>'
-    if len(records) > len(groups):
-        text += figures.details("Every run on its own", runs_table(records).to_html())
-    return text
+    notes += [f"Head, mid and tail: {'; '.join(rules)}."] if rules else []
+    return text + "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
 
 
 def _differences(records: Sequence[RunRecord]) -> str:
@@ -116,7 +138,8 @@ def _selection(group: RunGroup) -> str:
         "val": f"the checkpoint with the best {metric} on the validation split",
         "oracle": f"{BADGE} the checkpoint with the best {metric} on the data it is measured on",
     }.get(kind, told["select"])
-    samples = f", {group.measure['samples']:,} samples" if "samples" in group.measure else ""
+    noun = "images drawn" if group.draws else "samples"
+    samples = f", {group.measure['samples']:,} {noun}" if "samples" in group.measure else ""
     return f"{said} ({told['checkpoint']}); measured on the {told['split']} split{samples}"
 
 

@@ -12,8 +12,10 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +25,7 @@ PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#AA4499", "#999933", "#888888", "#6A6FD0",
 )  # fmt: skip
+WIDTH = 11.4  # inches: the page's panel
 MARKERS = "osD^vP*X<>"
 INK, GRID, SHADE = "#010203", "#040506", "#070809"  # stand-ins for the page's colours
 THEME = {INK: "currentColor", GRID: "var(--grid, #d5d9e0)", SHADE: "var(--shade, #8891a5)"}
@@ -98,3 +101,20 @@ def _inline(svg: str, alt: str, tips: Mapping[str, str], pixels: int) -> str:
         f'<svg role="img" aria-label="{html.escape(alt)}" style="width:100%;max-width:{pixels}px" '
         f'font-family="system-ui, sans-serif" stroke-linejoin="round"{svg.removeprefix("<svg").rstrip()}\n'
     )
+
+
+def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], room: int = 100) -> None:
+    """Above the plot, in as many columns as ``room`` letters allow."""
+    # A leading underscore would hide the entry.
+    labels = [f"\u200b{name}" if name.startswith("_") else name for name in names]
+    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 6)))
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.4)
+
+
+def thinned(x: Any, y: Any, limit: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """At most ``limit`` points: means of neighbouring ones."""
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(xs) <= limit:
+        return xs, ys
+    parts = [np.array([part.mean() for part in np.array_split(v, limit)]) for v in (xs, ys)]
+    return parts[0], parts[1]

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
-from evenhand.report.records import (
+from evenhand.report.metrics import (
+    CLASS_DIVERSITY,
+    CLASS_FID,
+    CLASS_RECALL,
+    CLASS_SHARE,
+    DRAWN_METRICS,
+    FID,
     MEAN_RECALL,
     METRICS,
-    NOT_RUN,
-    RunGroup,
-    RunRecord,
-    class_order,
-    comparable,
-    group_runs,
-    load_run,
+    Metric,
 )
+from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, class_order, comparable, group_runs, load_run
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -31,6 +32,7 @@ __all__ = [
     "RunGroup",
     "RunRecord",
     "Table",
+    "by_kind",
     "difference_table",
     "group_runs",
     "load_run",
@@ -124,15 +126,23 @@ class Table:
         return out
 
 
-def number_cell(values: Sequence[tuple[str, float]]) -> Cell:
+def by_kind(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """Classifiers' runs and generators' runs, whose numbers have nothing in common; only the kinds there are."""
+    kinds: dict[bool, list[RunRecord]] = {False: [], True: []}
+    for record in records:
+        kinds[record.draws].append(record)
+    return [kind for kind in kinds.values() if kind]
+
+
+def number_cell(values: Sequence[tuple[str, float]], digits: int = 1) -> Cell:
     """Mean of named values, with the sample standard deviation when there are at least two."""
     if not values:
         return Cell(NOT_RUN)
     numbers = [v for _, v in values]
     if any(math.isnan(v) for v in numbers):
         return Cell(UNDEFINED)
-    spread = f"± {stdev(numbers):.1f}" if len(numbers) > 1 else ""
-    return Cell(f"{fmean(numbers):.1f}", spread, ", ".join(f"{name}: {v:.2f}" for name, v in values))
+    spread = f"± {stdev(numbers):.{digits}f}" if len(numbers) > 1 else ""
+    return Cell(f"{fmean(numbers):.{digits}f}", spread, ", ".join(f"{name}: {v:.{digits + 1}f}" for name, v in values))
 
 
 def selection(group: RunGroup) -> Cell:
@@ -156,10 +166,11 @@ def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better:
 
 
 def _summary(groups: Sequence[RunGroup]) -> Table:
-    shown = [m for m in METRICS if any(g.values(m) for g in groups)] or [MEAN_RECALL]
+    known, least = (DRAWN_METRICS, FID) if any(g.draws for g in groups) else (METRICS, MEAN_RECALL)
+    shown = [m for m in known if any(g.values(m) for g in groups)] or [least]
     columns = [[Cell(g.name) for g in groups]]
     for metric in shown:
-        cells = [number_cell(group.values(metric)) for group in groups]
+        cells = [number_cell(group.values(metric), metric.digits) for group in groups]
         columns.append(_mark_best(cells, groups, metric.higher_is_better))
     columns += [[Cell(g.size) for g in groups], [selection(g) for g in groups]]
     repeated = any(len(g.records) > 1 for g in groups)
@@ -171,7 +182,10 @@ def _summary(groups: Sequence[RunGroup]) -> Table:
 
 
 def summary_table(records: Iterable[RunRecord]) -> Table:
-    """One row per group of seeds: mean ± sample standard deviation; the best of each column is marked."""
+    """One row per group of seeds: mean ± sample standard deviation; the best of each column is marked.
+
+    The runs are of one kind: see ``by_kind``.
+    """
     return _summary(group_runs(records))
 
 
@@ -181,21 +195,36 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
 
 
 def per_class_table(records: Iterable[RunRecord]) -> Table:
-    """Recall of each class, most frequent class first; one column per group with the first one's classes."""
+    """Recall of each class, or how a generator draws it, most frequent class first.
+
+    The runs are of one kind; those that have not the first one's classes are left out.
+    """
     groups = [g for g in group_runs(records) if g.measured]
     first = groups[0].measure if groups else {}
     groups = [g for g in groups if g.measure.get("classes") == first.get("classes")]
     counts, named = first.get("train_counts", []), first.get("groups", {})
     member = {index: name for name, members in named.items() for index in members}
+    draws = any(g.draws for g in groups)
+    metrics = [CLASS_FID, CLASS_SHARE, CLASS_DIVERSITY] if draws else [CLASS_RECALL]
     rows = []
     for k in class_order(counts, named):
         cells = [Cell(str(first["classes"][k])), Cell(member.get(k, "")), Cell(f"{counts[k]:,}")]
-        for group in groups:
-            recalls = [(r.label, r.recall(k)) for r in group.measured]
-            cells.append(number_cell([(label, v) for label, v in recalls if v is not None]))
+        cells += [_of_class(group, metric, k) for group in groups for metric in metrics]
         rows.append(tuple(cells))
-    columns = ("class", "group", "training samples", *(f"{g.name} recall (%)" for g in groups))
-    return Table("Recall per class, most training samples first", columns, tuple(rows), range(2, len(columns)))
+    columns = ("class", "group", "training samples", *(f"{g.name} {m.label}" for g in groups for m in metrics))
+    caption = "Recall per class, most training samples first"
+    if draws:
+        caption = "How each class is drawn, most training samples first; diversity: spread of drawn over real features"
+        if any("*" in cell.text for row in rows for cell in row[3:]):
+            caption += "; * too few images of the class for a FID to be trusted"
+    return Table(caption, columns, tuple(rows), range(2, len(columns)))
+
+
+def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:
+    values = [(r.label, r.of_class(metric, k)) for r in group.measured]
+    cell = number_cell([(label, v) for label, v in values if v is not None], metric.digits)
+    few = metric is CLASS_FID and any(scores[k]["flag"] for scores in group.parts("class_fid"))
+    return replace(cell, text=f"{cell.text}*") if few and cell.text not in (NOT_RUN, UNDEFINED) else cell
 
 
 def _flat(recipe: Any, prefix: str = "") -> dict[str, str]:

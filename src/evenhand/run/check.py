@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from evenhand import parallel
@@ -17,8 +18,9 @@ from evenhand.data.loader import Loader
 from evenhand.data.problems import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
+from evenhand.run.keeper import check_selection
 from evenhand.run.recipe import Recipe
-from evenhand.run.runs import build_method
+from evenhand.run.runs import build_method, check_needs
 
 WARM, TIMED = 2, 4
 
@@ -30,13 +32,15 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
     _print_problems(problems, say)
+    device = parallel.local_device(recipe.run.device)
+    check_needs(recipe)
     if recipe.needs:
         say.print(f"needs: {', '.join(f'{k} = {v}' for k, v in recipe.needs.items())} (not estimated)", highlight=False)
         return problems
-    device = parallel.local_device(recipe.run.device)
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     method = build_method(recipe, data, device)
+    check_selection(method, data.streams, recipe.run)
     seconds, total, size = _time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
@@ -99,14 +103,15 @@ def _print_streams(streams: Streams, say: Console) -> None:
         low, high = min(counts), max(counts)
         share = f"{high / low:.1f}" if low else "a class is empty"
         table.add_row(
-            name, str(len(stream)), str(len(counts)), f"{high} {stream.classes[counts.index(high)]}",
-            f"{low} {stream.classes[counts.index(low)]}", share,
+            name, str(len(stream)), str(len(counts)), escape(f"{high} {stream.classes[counts.index(high)]}"),
+            escape(f"{low} {stream.classes[counts.index(low)]}"), share,
         )  # fmt: skip
     say.print(table)
 
 
 def _print_problems(problems: list[Problem], say: Console) -> None:
     for problem in problems[:20]:
-        say.print(f"{problem.severity}: {problem.file}: {problem.message}", highlight=False)
+        line = f"{problem.severity}: {problem.file}: {problem.message}"
+        say.print(line, highlight=False, markup=False, soft_wrap=True)
     if len(problems) > 20:
         say.print(f"... and {len(problems) - 20} more")

@@ -15,6 +15,14 @@ from torch import Tensor
 
 from evenhand.errors import UserError
 
+PART = ".part"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writes left behind."""
+    for part in folder.glob(f".*{PART}"):
+        part.unlink(missing_ok=True)
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
@@ -34,7 +42,7 @@ class _Replacing:
 
     def __enter__(self) -> Path:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=PART)
         os.close(handle)
         self.temporary = Path(name)
         return self.temporary
@@ -49,12 +57,16 @@ class _Replacing:
         finally:
             with suppress(FileNotFoundError):
                 self.temporary.unlink()
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        # torch's zip writer reports a full disk as a RuntimeError of its own.
-        if full or (isinstance(error, RuntimeError) and "write" in str(error)):
+        if _is_full_disk(error):
             raise UserError(
                 f"could not write {self.path}: disk full? The previous file is kept; free space and use --resume"
             ) from error
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    if isinstance(error, RuntimeError):  # torch's zip writer: "iostream error", "unexpected pos 7 vs 5"
+        return any(word in str(error) for word in ("write", "iostream", " pos "))
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 def load(path: Path) -> dict[str, Any]:

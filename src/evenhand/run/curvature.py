@@ -41,7 +41,7 @@ def study(
     for name in names:
         run = open_run(folder, name=name)
         spectra = of_run(run, classes, steps=steps, probes=probes, max_samples=max_samples)
-        epoch = run.step * _batch(run) / len(run.data.streams["labelled"])
+        epoch = run.epoch
         for label, result in spectra.items():
             s = result.spectrum
             history.setdefault(label, []).append((epoch, s.minimum, s.maximum))
@@ -86,10 +86,6 @@ def of_run(
         )  # fmt: skip
         found[stream.classes[k]] = spectrum[k]
     return found
-
-
-def _batch(run: OpenRun) -> int:
-    return int(getattr(run.recipe.method, "batch", 1))
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

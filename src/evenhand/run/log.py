@@ -15,6 +15,7 @@ from torch import Tensor
 
 from evenhand import parallel
 from evenhand.errors import UserError
+from evenhand.run import checkpoint
 
 
 class Meter:
@@ -78,7 +79,7 @@ class Log:
         if self.writer and self.path.exists():
             rows = (line for line in self.path.read_text().splitlines() if _is_row(line))
             kept = [line for line in rows if json.loads(line)["step"] <= step]
-            self.path.write_text("".join(line + "\n" for line in kept))
+            checkpoint.write_atomically(self.path, "".join(line + "\n" for line in kept).encode())
 
     def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
         if not self.writer:

@@ -18,12 +18,10 @@ from evenhand.data.loader import Batch, Loader
 from evenhand.data.samplers import mix
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.methods.protocol import Listens, Method, Progress
-from evenhand.run import checkpoint
+from evenhand.methods.protocol import Method, Progress
+from evenhand.run.keeper import Keeper, diverged
 from evenhand.run.log import Log, Meter
 from evenhand.run.settings import Run
-
-LOWER_IS_BETTER = {"loss", "ece", "fid", "kid", "label_kl"}
 
 
 def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path:
@@ -43,7 +41,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     }
     epoch_steps = next(iter(loaders.values())).steps_per_epoch
     total = run.steps if run.steps is not None else math.ceil(run.epochs * epoch_steps)
-    keeper = _Keeper(method, streams, run, folder, digest, total)
+    keeper = Keeper(method, streams, run, folder, digest, total, epoch_steps)
     start = keeper.resume() if run.resume else keeper.begin()
     every = _steps(run.eval_every, epoch_steps)
     meter, seen, since = Meter(), 0, time.perf_counter()
@@ -78,7 +76,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 keeper.save(done)
                 since = time.perf_counter()
             if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:
-                keeper.keep(done, round(done / epoch_steps))
+                keeper.keep(done)
             if done < total and (asked() or done - start == run.stop_after):
                 keeper.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
@@ -87,79 +85,6 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 break
     parallel.barrier()
     return folder
-
-
-class _Keeper:
-    """Evaluates, remembers the best, and writes checkpoints."""
-
-    def __init__(
-        self, method: Method, streams: Streams, run: Run, folder: Path, digest: str, total: int
-    ) -> None:
-        self.method, self.streams, self.run, self.folder = method, streams, run, folder
-        self.digest, self.total = digest, total
-        self.rule, _, self.metric = run.select.partition(":")
-        self.best = -math.inf
-        self.judged = {"val": "val", "oracle": "test"}.get(self.rule)
-        if self.judged is not None and self.judged not in streams:
-            raise UserError(
-                f"run.select = '{run.select}' needs a '{self.judged}' stream; "
-                "carve one with data.val_per_class, or use select = 'last'"
-            )
-
-    def begin(self) -> int:
-        if (self.folder / "last.pt").exists():
-            raise UserError(f"{self.folder} already holds a run: add --resume, or choose another run.folder")
-        parallel.barrier()
-        return 0
-
-    def resume(self) -> int:
-        path = self.folder / "last.pt"
-        if not path.exists():
-            return 0
-        content = checkpoint.load(path)
-        if content["digest"] != self.digest:
-            raise UserError(
-                f"{path} belongs to another recipe (digest {content['digest'] or 'none'}, this one is {self.digest}); "
-                "choose another run.folder, or train with the recipe.toml in it"
-            )
-        self.method.load_state(content["method"])
-        self.best = content["best"]
-        return int(content["step"])
-
-    def judge(self, step: int) -> dict[str, dict[str, float]]:
-        """Measure the streams that selection or feedback may see; the test split only under 'oracle'."""
-        measured: dict[str, dict[str, float]] = {}
-        for split in ["val"] * ("val" in self.streams) + ["test"] * (self.rule == "oracle"):
-            measured[split] = self.method.judge(self.streams[split], batch=self.run.eval_batch)
-        if isinstance(self.method, Listens) and "val" in measured:
-            self.method.feedback(measured["val"], self.streams)
-        if self.judged is not None:
-            values = measured[self.judged]
-            if self.metric not in values:
-                raise UserError(f"run.select names '{self.metric}'; measured are: {', '.join(sorted(values))}")
-            score = -values[self.metric] if self.metric in LOWER_IS_BETTER else values[self.metric]
-            if score > self.best:
-                self.best = score
-                self._write("best.pt", step)
-        return measured
-
-    def save(self, step: int) -> None:
-        self._write("last.pt", step)
-
-    def keep(self, step: int, epoch: int) -> None:
-        """A checkpoint that stays, for studies over training."""
-        self._write(f"epoch-{epoch:04d}.pt", step)
-
-    def _write(self, name: str, step: int) -> None:
-        if not parallel.is_writer():
-            return
-        state = self.method.state()
-        if not checkpoint.is_finite(state):
-            raise UserError(_diverged("weights are not finite", step, self.folder))
-        content = {
-            "method": state, "step": step, "total": self.total, "best": self.best, "digest": self.digest,
-        }  # fmt: skip
-        checkpoint.save(self.folder / name, content)
 
 
 def _zip(parts: dict[str, Iterator[Batch]]) -> Iterator[dict[str, Batch]]:
@@ -180,13 +105,8 @@ def _steps(epochs: float, epoch_steps: int) -> int:
 def _checked(values: dict[str, float], step: int, folder: Path) -> dict[str, float]:
     for name, value in values.items():
         if not math.isfinite(value):
-            raise UserError(_diverged(f"{name} is {value}", step, folder))
+            raise UserError(diverged(f"{name} is {value}", step, folder))
     return values
-
-
-def _diverged(what: str, step: int, folder: Path) -> str:
-    kept = "the last good checkpoint is kept in last.pt" if (folder / "last.pt").exists() else "nothing was saved yet"
-    return f"training diverged by step {step} ({what}); {kept}. Lower the learning rate or set a gradient clip"
 
 
 @contextmanager
@@ -217,5 +137,3 @@ def _own_randomness() -> Iterator[None]:
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         yield
-
-

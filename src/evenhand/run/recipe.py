@@ -17,6 +17,7 @@ from evenhand.data.build import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
+from evenhand.run.tree import flatten, literal, merge, put, to_toml
 from evenhand.settings import Settings
 
 AnyMethod: Any = Annotated[
@@ -45,10 +46,13 @@ class Recipe(Settings):
     variants: dict[str, dict[str, Any]] = Field({}, description="named overrides, chosen as recipe:variant")
 
     def digest(self) -> str:
-        """Names what is trained: the tree without folder, device and display."""
-        tree = self.model_dump(exclude={"about", "expect", "smoke", "variants"})
-        for key in ("folder", "device", "threads", "workers", "tensorboard", "progress", "resume", "stop_after"):
-            del tree["run"][key]
+        """Names what is trained: the tree without folder, device and display.
+
+        Defaults are left out, so that a new option does not part a run from its recipe.
+        """
+        places = {"folder", "device", "threads", "workers", "tensorboard", "progress", "resume", "stop_after"}
+        names: Any = {"about": True, "expect": True, "smoke": True, "variants": True, "run": places}
+        tree = self.model_dump(exclude=names, exclude_defaults=True)
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
@@ -75,7 +79,7 @@ def _explain(table: BaseModel, name: str) -> str:
             tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
             inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
         else:
-            line = f"# {key} = " if value is None else f"{key} = {_literal(value)}"
+            line = f"# {key} = " if value is None else f"{key} = {literal(value)}"
             text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
     return text + inner
 
@@ -88,7 +92,7 @@ def recipe_names() -> list[str]:
 def recipe_text(name: str) -> str:
     """The TOML of one of our recipes, or of a file."""
     if name in recipe_names():
-        return (files("evenhand.recipes") / f"{name}.toml").read_text()
+        return (files("evenhand.recipes") / f"{name}.toml").read_text(encoding="utf-8")
     path = Path(name)
     if path.is_file():
         return path.read_text()
@@ -116,33 +120,34 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         if variant not in known:
             hint = did_you_mean(variant, known) if known else "it has none"
             raise UserError(f"recipe '{name}' has no variant '{variant}'; {hint}")
+        if not isinstance(known[variant], Mapping):
+            raise UserError(f"{name}: variants.{variant} = {known[variant]!r} is a value; write a table of overrides")
         changes |= flatten(known[variant])
     changes |= overrides if isinstance(overrides, Mapping) else dict(parse_override(text) for text in overrides)
     if "run.folder" not in changes and "folder" not in tree.get("run", {}):
+        seed = changes.get("run.seed", tree.get("run", {}).get("seed", 0))
         stem = Path(name).stem if Path(name).suffix else Path(name).name
-        changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{changes.get('run.seed', 0)}"
+        changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
     for key, value in changes.items():
-        _put(tree, key, value)
+        put(tree, key, value)
     return validate(tree, name)
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe's tree, laid over the one it names as ``base``."""
     try:
         tree = tomllib.loads(recipe_text(name))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
-    return merge(_read(tree.pop("base")), tree) if "base" in tree else tree
-
-
-def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts, ``over`` winning; an empty dict empties the one below."""
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping) and value
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
-    return merged
+    for key in ("data", "method", "run", "variants"):
+        if not isinstance(tree.get(key, {}), dict):
+            raise UserError(f"{name}: {key} = {tree[key]!r} is a value; write a table [{key}]")
+    if "base" not in tree:
+        return tree
+    base = str(tree.pop("base"))
+    if base in (*above, name):
+        raise UserError(f"{name}: base = '{base}' leads back to itself; name another recipe")
+    return merge(_read(base, (*above, name)), tree)
 
 
 def smoke_recipe(name: str) -> Recipe:
@@ -174,50 +179,9 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"run": {"epochs": 5}} -> {"run.epochs": 5}"""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
-def to_toml(tree: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML of nested dicts of plain values: scalars first, then one table for each dict."""
-    lines = [f"{_key(k)} = {_literal(v)}" for k, v in tree.items() if not isinstance(v, Mapping)]
-    text = "\n".join(lines) + "\n" if lines else ""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            name = f"{prefix}{_key(key)}"
-            text += f"\n[{name}]\n" * any(not isinstance(v, Mapping) for v in value.values())
-            text += to_toml(value, f"{name}.")
-    return text
-
-
-def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() else json.dumps(key)
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(_literal(v) for v in value) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        tree = tree.setdefault(part, {})
-        if not isinstance(tree, dict):
-            raise UserError(f"--set {key}: '{part}' is a value, not a table")
-    tree[last] = value
-
-
 def _one_line(error: ValidationError, method: str) -> str:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"] if part != method]
+    path = _written([str(part) for part in first["loc"] if part != method])
     where = ".".join(path)
     if first["type"] == "extra_forbidden":
         table = _table(Recipe, path[:-1], method)
@@ -229,12 +193,19 @@ def _one_line(error: ValidationError, method: str) -> str:
     return f"{where}: {message}{shown}"
 
 
+def _written(path: list[str]) -> list[str]:
+    """The path without the branches of a union that pydantic adds."""
+    return [part for part in path if part.replace("_", "").replace("-", "").isalnum() and part not in ("str", "float")]
+
+
 def _table(model: type[BaseModel], path: list[str], method: str) -> list[str]:
     """The keys allowed at a path."""
     for part in path:
         if part == "method":
             model = method_class(method).settings
             continue
+        if part not in model.model_fields:
+            continue  # a name that the user chose, as in expect.<metric>
         annotation = model.model_fields[part].annotation
         inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)]
         if not inner:

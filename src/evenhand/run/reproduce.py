@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from evenhand.errors import UserError, did_you_mean
 from evenhand.report.page import write_report
-from evenhand.report.tables import load_run, per_class_table, summary_table
+from evenhand.report.tables import by_kind, load_run, summary_table
+from evenhand.report.terminal import print_tables
 from evenhand.run import checkpoint
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.runs import train
@@ -83,6 +85,8 @@ def train_all(recipes: list[Recipe], jobs: int) -> None:
         for number, recipe in enumerate(recipes, 1):
             say.print(f"[dim]{number}/{len(recipes)}[/] {Path(recipe.run.folder).name}", highlight=False)
             train(recipe)
+            if not (Path(recipe.run.folder) / "measure.json").exists():
+                raise UserError(f"{recipe.run.folder} is paused: repeat the command to go on")
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         quiet = [r.model_copy(update={"run": r.run.model_copy(update={"progress": False})}) for r in recipes]
@@ -94,9 +98,7 @@ def train_all(recipes: list[Recipe], jobs: int) -> None:
 def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> None:
     records = [load_run(run) for run in runs]
     say = Console()
-    say.print(per_class_table(records).to_rich())
-    table = summary_table(records)
-    say.print(table.to_rich())
+    print_tables(records)
     verdicts = _compare(recipes)
     for line in verdicts:
         say.print(line, highlight=False)
@@ -105,7 +107,8 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
         f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
         f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
     )
-    text = head + table.to_markdown() + "\n" + "".join(f"\n- {line}" for line in verdicts) + "\n" * bool(verdicts)
+    tables = "\n".join(summary_table(kind).to_markdown() for kind in by_kind(records))
+    text = head + tables + "\n" + "".join(f"\n- {line}" for line in verdicts) + "\n" * bool(verdicts)
     checkpoint.write_atomically(folder / "table.md", text.encode())
     page = write_report(runs, folder / "report.html")
     say.print(f"table: {folder / 'table.md'}\nreport: {page}", highlight=False)
@@ -120,11 +123,21 @@ def _compare(recipes: dict[Path, Recipe]) -> list[str]:
     for variant, paths in by_variant.items():
         measured = [json.loads((path / "measure.json").read_text()) for path in paths]
         for metric, expected in recipes[paths[0]].expect.items():
-            values = [m["group_recall"].get(metric, m.get(metric)) for m in measured]
-            mean = statistics.fmean(values)
+            mean = statistics.fmean(_number(table, metric) for table in measured)
             agrees = abs(mean - expected.value) <= expected.tolerance
             lines.append(
                 f"{variant}: {metric} {mean:.3f}, expected {expected.value:.3f} ± {expected.tolerance:.3f} "
                 f"({expected.source}): {'agrees' if agrees else 'DIFFERS'}"
             )
     return lines
+
+
+def _number(measured: dict[str, Any], metric: str) -> float:
+    """A number of measure.json; ``head``, ``mid`` and ``tail`` are recalls, or a generator's FIDs."""
+    groups = measured.get("group_fid" if "fid" in measured else "group_recall") or {}
+    known = {key: value for key, value in {**measured, **groups}.items() if isinstance(value, float)}
+    if metric not in known:
+        raise UserError(
+            f"[expect] names '{metric}', which is no number that was measured; {did_you_mean(metric, known)}"
+        )
+    return float(known[metric])

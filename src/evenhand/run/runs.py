@@ -33,6 +33,7 @@ class OpenRun:
     method: Method
     checkpoint: str
     step: int
+    epoch: float
 
 
 def train(recipe: Recipe, *, smoke: bool = False) -> Path:
@@ -45,7 +46,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     folder = Path(recipe.run.folder)
     data = build_data(recipe.data)
     method = build_method(recipe, data, device, smoke=smoke)
-    if parallel.is_writer() and not (recipe.run.resume and (folder / "recipe.toml").exists()):
+    if parallel.is_writer():
         _describe(folder, recipe, data)
     fit(method, data.streams, recipe.run, digest=recipe.digest())
     if is_complete(folder):
@@ -56,11 +57,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
 def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:
     """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
     settings: Any = recipe.method
-    known = inspect.signature(method_class(settings.name)).parameters.keys() - {"settings", "data", "seed", "device"}
-    for name in recipe.needs:
-        if name not in known:
-            takes = did_you_mean(name, known) if known else "it needs none"
-            raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
+    check_needs(recipe)
     needs = {name: _needed(target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
@@ -69,6 +66,17 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
         torch.manual_seed(mix(recipe.run.seed, "weights"))
         method: Method = method_class(settings.name)(settings, data, seed=recipe.run.seed, device=device, **needs)
     return method
+
+
+def check_needs(recipe: Recipe) -> None:
+    """Refuse a [needs] entry that the method does not take, or that is neither a recipe nor a run."""
+    settings: Any = recipe.method
+    known = inspect.signature(method_class(settings.name)).parameters.keys() - {"settings", "data", "seed", "device"}
+    for name, target in recipe.needs.items():
+        if name not in known:
+            takes = did_you_mean(name, known) if known else "it needs none"
+            raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
+        load_recipe(target)
 
 
 def is_complete(folder: Path) -> bool:
@@ -85,10 +93,12 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str = "auto
     recipe = load_recipe(folder / "recipe.toml")
     name = name or ("last.pt" if recipe.run.select == "last" else "best.pt")
     content = checkpoint.load(folder / name)
+    if content["digest"] != recipe.digest():
+        raise UserError(f"{folder / name} belongs to another recipe than {folder / 'recipe.toml'}: restore that file")
     data = build_data(recipe.data)
     method = build_method(recipe, data, parallel.local_device(device))
     method.load_state(content["method"])
-    return OpenRun(folder, recipe, data, method, name, int(content["step"]))
+    return OpenRun(folder, recipe, data, method, name, int(content["step"]), float(content["epoch"]))
 
 
 def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
@@ -129,13 +139,16 @@ def _needed(target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
     data = recipe.data.model_copy(update={"augment": other.data.augment})
     if not (Path(run.folder) / "measure.json").exists():
         train(other.model_copy(update={"run": run, "data": data}), smoke=smoke)
-    return open_run(run.folder, device=recipe.run.device)
+    opened = open_run(run.folder, device=recipe.run.device)
+    if opened.recipe.data != data or opened.recipe.run.seed != run.seed:
+        raise UserError(f"{run.folder} was trained on other data or with another seed: remove it, or rename this run")
+    return opened
 
 
 def _describe(folder: Path, recipe: Recipe, data: Data) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "last.pt").exists():
-        return  # fit refuses this folder; leave what describes it
+        return  # fit resumes or refuses this folder: leave what describes it
     streams = {
         name: {
             "samples": len(stream),

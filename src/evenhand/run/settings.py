@@ -34,5 +34,3 @@ class Run(Settings):
         if value == "last" or (rule in ("val", "oracle") and metric):
             return value
         raise ValueError(f"'{value}' is not a rule; use last, val:<metric> or oracle:<metric>, e.g. val:mean_recall")
-
-

@@ -1,0 +1,22 @@
+"""The report's tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from evenhand.report.generators import basis
+from evenhand.report.records import RunRecord, group_runs
+from evenhand.report.tables import by_kind, per_class_table, summary_table
+
+
+def print_tables(records: Sequence[RunRecord]) -> None:
+    """Per class and in sum, classifiers and generators apart, with what the scores depend on."""
+    say = Console()
+    for kind in by_kind(records):
+        groups = group_runs(kind)
+        say.print(per_class_table(kind).to_rich())
+        say.print(summary_table(kind).to_rich())
+        for line in basis([g for g in groups if g.draws]):
+            say.print(line, markup=False, highlight=False)

@@ -1,0 +1,297 @@
+"""Generators in the report: from folders in the schema of ``measure``, and one that is trained here."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
+from evenhand.report.gallery import load_sheet
+from evenhand.report.generators import basis, troubles
+from evenhand.report.page import render, write_report
+from evenhand.report.records import RunRecord, group_runs, load_run
+from evenhand.report.tables import by_kind, per_class_table, summary_table
+from evenhand.report.terminal import print_tables
+from evenhand.report.verdict import cautions, verdict
+from evenhand.run.recipe import validate
+from evenhand.run.reproduce import _number
+from evenhand.run.runs import open_run, train
+from evenhand.run.sheet import write_sheet
+
+CLASSES = ["cat", "dog", "<i>lynx"]
+COUNTS = [1000, 100, 10]
+
+
+def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid: float = 10.0, **changes: Any) -> Path:
+    """A run of three classes as ``train`` and ``measure`` leave it; ``changes`` overwrite parts of measure.json."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    by_class = [
+        {"label": k, "value": fid * (k + 1), "real": 200, "fake": 150, "flag": "reference: 9 samples" * (k == 2)}
+        for k in range(3)
+    ]
+    measure = {
+        "split": "test", "checkpoint": "last.pt", "step": 30, "select": "last", "classes": CLASSES,
+        "train_counts": COUNTS, "groups_rule": "1/1/1, by training count", "features": "annotator",
+        "dimensions": 64, "resize": "the classifier's own view", "reference": "test, 409 images", "real_count": 409,
+        "fake_count": 1200, "fid": fid, "kid_subsets": 100, "kid_subset_size": 409, "kid": fid / 1000, "kid_std": 0.001,
+        "k": 5, "precision": 0.5, "recall": 0.25, "density": 0.4, "coverage": 0.3, "manifold_real_count": 409,
+        "manifold_fake_count": 1200, "inception_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
+        "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
+        "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
+        "class_shares": [0.6, 0.35, 0.05], "group_shares": {"head": 0.6, "mid": 0.35, "tail": 0.05}, "samples": 1200,
+        "groups": {"head": [0], "mid": [1], "tail": [2]}, "sigma_gain": [[1.0, 1.5, 9.0]], **changes,
+    }  # fmt: skip
+    log: list[dict[str, Any]] = [{"kind": "train", "step": s, "epoch": s / 9, "loss": 1.0} for s in (10, 20, 30)]
+    for step in (10, 20, 30):
+        row = {"fid": fid + 30 / step, "label_kl": 0.5, "diversity": 0.8, "diversity_min": 0.2, "collapsed": 1.0}
+        traced = {"sigma_max": step / 2, "sigma:<i>lynx": step / 2, "diversity:<i>lynx": 5 / step, "sigma:cat": 1.0}
+        log.append({"kind": "val", "step": step, "epoch": step / 9, **row, **traced})
+    streams = {"labelled": {"classes": CLASSES, "counts": COUNTS, "digest": "feed02", "samples": 1110}}
+    recipe = f'[method]\nname = "gsr-gan"\nstrength = {strength}\n[method.optim_g]\nlr = 1e-3\n[run]\nseed = {seed}\n'
+    (folder / "recipe.toml").write_text(recipe)
+    (folder / "measure.json").write_text(json.dumps(measure))
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    (folder / "streams.json").write_text(json.dumps(streams))
+    return folder
+
+
+class Painter:
+    """Draws the label as brightness: what a conditional GAN is to a sheet."""
+
+    labelled = True
+
+    def sample(self, count: int, labels: torch.Tensor | None = None, *, generator: torch.Generator) -> torch.Tensor:
+        shades = torch.arange(count) % 3 if labels is None else labels
+        return (100 + shades).byte().view(-1, 1, 1, 1).expand(count, 1, 8, 8)
+
+    class judged_by:  # noqa: N801
+        annotator = "one"
+
+        @staticmethod
+        def label(images: torch.Tensor) -> torch.Tensor:
+            return (images[:, 0, 0, 0].long() - 100).clamp(max=1)  # finds no lynx
+
+
+class Unconditional(Painter):
+    labelled = False
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """Twelve cats, one dog, no lynx; brightness is the index."""
+    images = torch.arange(13, dtype=torch.uint8).view(-1, 1, 1, 1).expand(13, 1, 8, 8)
+    return Stream(Memory(images), torch.tensor([0] * 12 + [1]), tuple(CLASSES), "test")
+
+
+def pixels(png: bytes) -> list[int]:
+    """The brightness at the middle of each of the two rows of five 8 x 8 tiles."""
+    with Image.open(io.BytesIO(png)) as picture:
+        assert picture.size == (40, 16)
+        return [picture.getpixel((8 * x + 4, 8 * y + 4)) for y in range(2) for x in range(5)]  # type: ignore[misc]
+
+
+def loaded(*folders: Path) -> list[RunRecord]:
+    return [load_run(folder) for folder in folders]
+
+
+def test_summary_has_generators_numbers_over_seeds(tmp_path: Path) -> None:
+    scores = (10.0, 12.0, 11.5)
+    records = loaded(*(make_run(tmp_path, f"gsr-{s}", seed=s, fid=f) for s, f in enumerate(scores)))
+    table = summary_table(records)
+    assert table.columns == (
+        "run", "FID ↓", "KID × 1000 ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑", "label KL ↓",
+        "head FID ↓", "mid FID ↓", "tail FID ↓", "repeats", "selected by",
+    )  # fmt: skip
+    row = dict(zip(table.columns, map(str, table.rows[0]), strict=True))
+    assert row["FID ↓"] == f"{fmean(scores):.2f} ± {stdev(scores):.2f}"
+    assert row["tail FID ↓"] == f"{3 * fmean(scores):.2f} ± {3 * stdev(scores):.2f}"
+    assert row["recall ↑"] == "0.250 ± 0.000"
+    assert row["repeats"] == "3 seeds"
+
+
+def test_lower_fid_wins_and_higher_coverage(tmp_path: Path) -> None:
+    runs = loaded(make_run(tmp_path, "a", fid=9), make_run(tmp_path, "b", strength=1, fid=11, coverage=0.6))
+    best = {
+        name: [row[i].best for row in summary_table(runs).rows] for i, name in enumerate(summary_table(runs).columns)
+    }
+    assert best["FID ↓"] == [True, False]
+    assert best["coverage ↑"] == [False, True]
+    assert verdict(group_runs(runs)).startswith("Best FID: a (9.00, 1 seed); tail FID 27.00 against 33.00 for b.")
+
+
+def test_class_table_marks_what_cannot_be_trusted(tmp_path: Path) -> None:
+    never = [{"label": k, "value": None, "real": 9, "fake": 0, "flag": "generated: 0 samples"} for k in range(3)]
+    runs = loaded(make_run(tmp_path, "a"), make_run(tmp_path, "b", strength=1, class_fid=never))
+    table = per_class_table(runs)
+    assert table.columns[3:] == ("a FID ↓", "a drawn (%)", "a diversity ↑", "b FID ↓", "b drawn (%)", "b diversity ↑")
+    assert [str(cell) for cell in table.rows[2]] == [
+        "<i>lynx", "tail", "10", "30.00*", "5.0", "0.70", "undefined", "5.0", "0.70",
+    ]  # fmt: skip
+    assert "* too few images" in table.caption
+
+
+def test_terminal_says_what_scores_depend_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(loaded(make_run(tmp_path, "a")))
+    said = " ".join(capsys.readouterr().out.split())
+    for expected in ("annotator, 64 dimensions", "test, 409 images", "1,200 drawn", "the classifier's own view"):
+        assert expected in said
+    runs = loaded(make_run(tmp_path, "b"), make_run(tmp_path, "c", strength=1, fake_count=50))
+    assert [line.split(". ")[0] for line in basis(group_runs(runs))] == ["b", "c"]
+    assert "cannot be compared" in cautions(group_runs(runs))
+
+
+def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path, "a-0", diversity=[0.9, 0.8, 0.3], class_shares=[0.7, 0.29, 0.01]),
+        make_run(tmp_path, "a-1", seed=1, diversity=[0.9, 0.8, None]),
+        make_run(tmp_path, "a-2", seed=2, diversity=[0.9, 0.8, 0.2]),
+    ]
+    (group,) = group_runs(loaded(*runs))
+    alike, absent = troubles(group)
+    assert "‘<i>lynx’ (0.25, 2 of 3 seeds)" in alike
+    assert "‘<i>lynx’ (1.0 %, 1 of 3 seeds)" in absent
+    assert "&lt;i&gt;lynx" in cautions([group])
+    for run in runs:
+        (run / "recipe.toml").write_text((run / "recipe.toml").read_text() + "[method.measure]\nalarm = 0.0\n")
+    (group,) = group_runs(loaded(*runs))
+    assert not any("alike" in said for said in troubles(group))
+
+
+def test_different_judges_are_said(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest=f"d{s}") for s in range(2)]
+    assert "needs.annotator" in cautions(group_runs(loaded(*runs)))
+
+
+def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream) -> None:
+    runs = [make_run(tmp_path, name, strength=i) for i, name in enumerate(("sngan", "gsr"))]
+    for run in runs:
+        write_sheet(run / "sheet.png", Painter(), stream, COUNTS)
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    for expected in (
+        "Share of each class in what is drawn", "FID of each class", "Hollow: too few", "largest spectral norm",
+        "Spectral norm of a class", "Diversity: spread", "1,200 images drawn", "even: 33 %", "best FID",
+    ):  # fmt: skip
+        assert expected.lower() in text.lower(), expected
+    assert "Confusions" not in text
+    assert "Effective frequency" not in text
+    assert "<i>lynx" not in text
+    assert set(re.findall(r'<img class="pixels" width="(\d+)" height="(\d+)"', text)) == {("280", "112")}
+    addresses = re.findall(r'src="([^"]*)"', text)
+    assert len(addresses) == 9
+    assert all(a.startswith("data:image/png;base64,") for a in addresses)
+    assert pixels(base64.b64decode(addresses[1].partition(",")[2])) == [100] * 10
+    assert text == write_report(runs, tmp_path / "again.html").read_text()
+
+
+def test_mixed_reports_show_both(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "gan")
+    other = make_run(tmp_path, "ce")
+    (other / "recipe.toml").write_text('[method]\nname = "classifier"\n[run]\nseed = 0\n')
+    measure = json.loads((other / "measure.json").read_text())
+    kept = {key: measure[key] for key in ("split", "select", "classes", "train_counts", "groups")}
+    scores = {"recall": [0.9, 0.6, 0.3], "mean_recall": 0.6, "group_recall": {"tail": 0.3}}
+    (other / "measure.json").write_text(json.dumps({**kept, **scores}))
+    records = loaded(folder, other)
+    assert [[r.name for r in kind] for kind in by_kind(records)] == [["ce"], ["gan"]]
+    assert verdict(group_runs(records)) == (
+        "Mean recall of ce: 60.0 %, 1 seed; tail recall 30.0 %. FID of gan: 10.00, 1 seed; tail FID 30.00."
+    )
+    text = render(records)
+    for title in ("Classes", "Confusions", "Classes as drawn", "Pictures"):
+        assert f"<h2>{title}</h2>" in text
+    assert "cannot be compared" not in text
+
+
+def test_unmeasured_generator_is_not_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "gan")
+    for name in ("measure.json", "log.jsonl"):
+        (run / name).unlink()
+    text = render(loaded(run))
+    assert "Nothing to compare yet: FID was not run." in text
+    assert "Shares and FID per class: not run." in text
+    assert "evenhand measure RUN writes sheet.png" in text
+
+
+def test_sheet_holds_real_and_drawn(tmp_path: Path, stream: Stream) -> None:
+    write_sheet(tmp_path / "sheet.png", Painter(), stream, [10, 1000, 100])
+    sheet = load_sheet(tmp_path)
+    assert sheet is not None
+    assert sheet.labels == [1, 2, 0]
+    assert pixels(sheet.cut(0, 0)) == list(range(10))
+    assert pixels(sheet.cut(1, 0)) == [12] + [255] * 9
+    assert pixels(sheet.cut(2, 0)) == [255] * 10
+    assert pixels(sheet.cut(2, 1)) == [102] * 10
+
+
+def test_sheet_of_an_unconditional_generator_has_what_is_found(tmp_path: Path, stream: Stream) -> None:
+    run = make_run(tmp_path, "gan")
+    write_sheet(run / "sheet.png", Unconditional(), stream, COUNTS)
+    sheet = load_sheet(run)
+    assert sheet is not None
+    assert sheet.drawn == [10, 10, 0]
+    assert render(loaded(run)).count("none found") == 1
+
+
+def test_sheets_stay_small(tmp_path: Path) -> None:
+    counts = list(range(300, 0, -1))
+    images = torch.zeros(300, 3, 128, 128, dtype=torch.uint8)
+
+    class Large(Painter):
+        def sample(self, count: int, labels: Any = None, **_: Any) -> torch.Tensor:
+            return torch.zeros(count, 3, 128, 128, dtype=torch.uint8)
+
+    write_sheet(tmp_path / "sheet.png", Large(), Stream(Memory(images), torch.arange(300), ("x",) * 300), counts)
+    sheet = load_sheet(tmp_path)
+    assert sheet is not None
+    assert (sheet.labels[0], sheet.labels[-1], len(sheet.labels), sheet.tile) == (0, 299, 12, 64)
+
+
+def test_damaged_sheet_is_named(tmp_path: Path) -> None:
+    Image.new("L", (4, 4)).save(tmp_path / "sheet.png")
+    with pytest.raises(UserError, match=r"sheet\.png"):
+        load_sheet(tmp_path)
+
+
+def test_expected_numbers_of_a_generator(tmp_path: Path) -> None:
+    measured = json.loads((make_run(tmp_path, "gan") / "measure.json").read_text())
+    assert [_number(measured, name) for name in ("fid", "tail", "label_kl", "recall")] == [10.0, 30.0, 0.125, 0.25]
+    with pytest.raises(UserError, match="did you mean 'label_kl'"):
+        _number(measured, "labl_kl")
+
+
+@pytest.mark.filterwarnings("ignore:drawn images of class")
+def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
+    """The fabricated folders above have the schema of real ones."""
+    data = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
+    run = {"steps": 1, "progress": False, "threads": 1}
+    net = {"name": "small-cnn", "width": 2}
+    tree: dict[str, Any] = {"data": data, "method": {"name": "classifier", "batch": 16, "net": net}}
+    judge = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "a")}}, "a"))
+    method = {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, "batch": 4,
+              "measure": {"judge_samples": 20, "samples": 40}}  # fmt: skip
+    tree = {"data": data, "method": method, "needs": {"annotator": str(judge)}}
+    folder = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g")}}, "g"))
+    opened = open_run(folder)
+    write_sheet(folder / "sheet.png", opened.method, opened.data.streams["test"], opened.data.counts)
+    record, made = load_run(folder), load_run(make_run(tmp_path, "made"))
+    assert record.measure is not None
+    assert made.measure is not None
+    assert made.measure.keys() - record.measure.keys() == set()
+    text = render([record, load_run(judge)])
+    assert text.count("data:image/png;base64,") >= 20
+    assert f"{record.measure['fid']:.2f}" in text
+    with Console(file=io.StringIO()).capture() as out:
+        print_tables([record])
+    assert out is not None
