@@ -341,3 +341,16 @@ def test_domains_are_no_training_split(tmp_path: Path) -> None:
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere"):
         build_data(DataSettings(set=str(tmp_path / "nowhere")))
+
+
+def test_semi_supervised_profiles_hide_labels_and_share_no_sample() -> None:
+    table = DataSettings(set="shapes", imbalance=10, n_max=20, unlabelled_max=30, unlabelled_kind="inverted")
+    streams = build_data(table).streams
+    shown, hidden = streams["labelled"], streams["unlabelled"]
+    assert shown.counts[0] == 20
+    assert shown.counts[-1] == 2
+    assert hidden.labels is None
+    images = torch.cat([s.fetch(torch.arange(len(s))) for s in (shown, hidden)])
+    assert len(images.flatten(1).unique(dim=0)) == len(shown) + len(hidden)
+    with pytest.raises(UserError, match="the profile wants"):
+        build_data(DataSettings(set="shapes", n_max=50, unlabelled_max=50))

@@ -85,7 +85,7 @@ def test_rows_pin_every_package() -> None:
     assert len({package.name for package in TYPEFACES}) == len(TYPEFACES) == 40
 
 
-def test_the_parsed_form_is_kept_for_these_very_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parsed_form_is_kept_for_these_very_packages() -> None:
     row = DATASETS["mnist-m"]
     other = replace(row, more=(replace(row.more[0], sha256="0" * 64),))
     assert row.cached != other.cached

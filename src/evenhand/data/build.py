@@ -14,7 +14,15 @@ from evenhand.data.adapt import read_domains
 from evenhand.data.augment import Pipeline, build, channel_stats
 from evenhand.data.loader import View
 from evenhand.data.published import frequency_order, read_image_list
-from evenhand.data.splits import balanced_holdout, class_order, head_mid_tail, longtail_counts, longtail_subset
+from evenhand.data.splits import (
+    balanced_holdout,
+    class_order,
+    head_mid_tail,
+    longtail_counts,
+    longtail_subset,
+    semi_supervised_split,
+    unlabelled_counts,
+)
 from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.errors import UserError, users_mistake
 from evenhand.settings import Settings
@@ -36,6 +44,8 @@ class DataSettings(Settings):
     imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
     kind: Literal["exp", "step"] = Field("exp", description="profile of the long tail")
     n_max: int | None = Field(None, gt=0, description="samples of the largest class; default: all there are")
+    unlabelled_max: int | None = Field(None, gt=0, description="as n_max, of unlabelled samples of the rest")
+    unlabelled_kind: Literal["equal", "uniform", "inverted"] = Field("equal", description="their profile")
     order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
     by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
     val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
@@ -105,7 +115,9 @@ def _build(settings: DataSettings) -> Data:
         train, streams["val"] = train.subset(rest), train.subset(held, "val")
     elif adapting and settings.val_share:
         train, streams["val"] = _hold_out(train, settings.val_share, settings.split_seed, "val")
-    train = make_longtailed(train, settings)
+    train, unlabelled = make_longtailed(train, settings)
+    if unlabelled is not None:
+        parts = {**parts, "unlabelled": unlabelled}
     if settings.test_per_class and test is not None:
         assert test.labels is not None
         kept = longtail_subset(test.labels, [settings.test_per_class] * len(test.classes), settings.split_seed)
@@ -136,19 +148,24 @@ def _build(settings: DataSettings) -> Data:
     )
 
 
-def make_longtailed(train: Stream, settings: DataSettings) -> Stream:
-    """The training stream cut to the recipe's profile."""
-    if settings.imbalance == 1 and settings.n_max is None:
-        return train
+def make_longtailed(train: Stream, settings: DataSettings) -> tuple[Stream, Stream | None]:
+    """The training stream cut to the recipe's profile, and an unlabelled one from the rest if it is asked for."""
+    s = settings
+    if s.imbalance == 1 and s.n_max is None and s.unlabelled_max is None:
+        return train, None
     assert train.labels is not None
     K = len(train.classes)
-    profile = longtail_counts(settings.n_max or min(train.counts), K, settings.imbalance, settings.kind)
-    rank = class_order(settings.order, K, train.classes)
-    counts = [profile[rank[k]] for k in range(K)]
-    for name, have, want in zip(train.classes, train.counts, counts, strict=True):
+    rank = class_order(s.order, K, train.classes)
+    profile = longtail_counts(s.n_max or min(train.counts), K, s.imbalance, s.kind)
+    more = unlabelled_counts(s.unlabelled_max, K, s.imbalance, s.unlabelled_kind) if s.unlabelled_max else [0] * K
+    counts, extra = [profile[r] for r in rank], [more[r] for r in rank]
+    for name, have, want in zip(train.classes, train.counts, map(sum, zip(counts, extra, strict=True)), strict=True):
         if want > have:
             raise UserError(f"class '{name}' has {have} samples, the profile wants {want}; lower data.n_max")
-    return train.subset(longtail_subset(train.labels, counts, settings.split_seed))
+    if not s.unlabelled_max:
+        return train.subset(longtail_subset(train.labels, counts, s.split_seed)), None
+    labelled, unlabelled = semi_supervised_split(train.labels, counts, extra, s.split_seed)
+    return train.subset(labelled), train.subset(unlabelled, "unlabelled")
 
 
 def _read(settings: DataSettings) -> Streams:
