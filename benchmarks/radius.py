@@ -63,7 +63,7 @@ def main() -> None:
         print(f"| {share} | " + " | ".join(cells) + " |")
     series = {n: [[row[n][i] for row in rows.values()] for i in range(len(given.seeds))] for n in names}
     picture = plot_line_with_band(list(rows), series, xlabel="SAM radius / weight norm", ylabel="recall, %")
-    (out / "radius.svg").write_text(picture)
+    (out / f"{given.variant}.svg").write_text(picture)
 
 
 if __name__ == "__main__":

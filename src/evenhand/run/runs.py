@@ -58,7 +58,7 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
     """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
     settings: Any = recipe.method
     check_needs(recipe)
-    needs = {name: _needed(target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
+    needs = {name: _needed(name, target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -123,8 +123,11 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     return table
 
 
-def _needed(target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
-    """The run behind a [needs] entry: a run's folder, or a recipe trained on this recipe's data with its own views."""
+def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
+    """The run behind a [needs] entry: a run's folder, or a recipe trained on this recipe's data with its own views.
+
+    An annotator judges, so it learns from all there is of every class.
+    """
     if (Path(target) / "recipe.toml").is_file():
         return open_run(target, device=recipe.run.device)
     other = smoke_recipe(target) if smoke else load_recipe(target)
@@ -136,7 +139,8 @@ def _needed(target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
             **{key: getattr(other.run, key) for key in ("epochs", "steps", "eval_every", "select")},
         }
     )
-    data = recipe.data.model_copy(update={"augment": other.data.augment})
+    whole = {"imbalance": 1.0, "n_max": None} if name == "annotator" else {}
+    data = recipe.data.model_copy(update={"augment": other.data.augment, **whole})
     if not (Path(run.folder) / "measure.json").exists():
         train(other.model_copy(update={"run": run, "data": data}), smoke=smoke)
     opened = open_run(run.folder, device=recipe.run.device)
