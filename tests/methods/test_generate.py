@@ -27,7 +27,7 @@ from evenhand.pieces.balance import balance_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
 from evenhand.run.recipe import validate
 from evenhand.run.runs import train
-from evenhand.run.samples import contact_sheet, draw, sample_run
+from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
 
@@ -532,5 +532,17 @@ def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
     assert len(list(everything.glob("*/*.png"))) == 20
     with pytest.raises(UserError, match="did you mean 'ring'"):
         sample_run(made, "rng", 3)
+    score = classifier_score(made, count=40, epochs=1)
+    assert 0 <= score["min_recall"] <= score["mean_recall"] <= 1
+    assert (made / "classifier-score.json").exists()
     again = build_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
     assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
+
+
+def test_drawn_images_have_labels(make: Any) -> None:
+    for name in ("gan", "cb", "gsr"):
+        images, labels = labelled_samples(make(name), 20)
+        assert images.shape == (20, 3, 32, 32)
+        assert labels.shape == (20,)
+        if name == "gsr":
+            assert labels.bincount().tolist() == [2] * 10

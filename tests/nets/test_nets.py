@@ -128,9 +128,7 @@ def test_in_place_layers_allow_second_derivatives() -> None:
     net = seeded("resnet8", width=2, num_classes=3).double().eval()
     x, y = images(4, 3, 8, 8).double(), torch.tensor([0, 1, 2, 0])
     weights = list(net.parameters())
-    with (
-        torch.no_grad()
-    ):  # away from the kinks: where a channel is dead, ReLU's input is exactly the zero bias
+    with torch.no_grad():  # away from the kinks: where a channel is dead, ReLU's input is exactly the zero bias
         for w in weights:
             w += 0.1 * images(*w.shape, seed=2)
     directions = [images(*w.shape, seed=1).double() for w in weights]
@@ -152,9 +150,7 @@ def test_in_place_layers_allow_second_derivatives() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "stride", "side"), [(8, 16, 2, 7), (4, 8, 2, 8), (6, 6, 1, 5)])
-def test_option_a_shortcut_against_a_literal_transcription(
-    inputs: int, outputs: int, stride: int, side: int
-) -> None:
+def test_option_a_shortcut_against_a_literal_transcription(inputs: int, outputs: int, stride: int, side: int) -> None:
     x = images(2, inputs, side, side)
     small = -(-side // stride)
     expected = torch.zeros(2, outputs, small, small)
@@ -297,9 +293,7 @@ def test_cosine_head_against_the_formula() -> None:
         head = CosineHead(5, 3).double()
     torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(3, dtype=torch.double))
     x = images(4, 5).double().requires_grad_()
-    expected = torch.stack(
-        [torch.stack([(xi * w).sum() / (xi.norm() * w.norm()) for w in head.weight]) for xi in x]
-    )
+    expected = torch.stack([torch.stack([(xi * w).sum() / (xi.norm() * w.norm()) for w in head.weight]) for xi in x])
     torch.testing.assert_close(head(x), expected)
     mask = images(4, 3, seed=1).double()
     ours = torch.autograd.grad((head(x) * mask).sum(), [x, head.weight])

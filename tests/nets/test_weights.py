@@ -44,9 +44,7 @@ def test_safetensors_round_trip(tmp_path: Path, trained: Classifier) -> None:
     assert same(net, trained)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["", "module.", "model.", "backbone.", "module.backbone.", "_orig_mod.module."]
-)
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "backbone.", "module.backbone.", "_orig_mod.module."])
 @pytest.mark.parametrize("keys", [[], ["state_dict"], ["model"], ["model", "state_dict"]])
 def test_wrapped_torch_files(tmp_path: Path, trained: Classifier, prefix: str, keys: list[str]) -> None:
     content: dict = wrapped(trained.state_dict(), prefix)
@@ -76,9 +74,7 @@ def test_files_without_batch_counters_load(tmp_path: Path, trained: Classifier) 
 
 
 @pytest.mark.parametrize("other", [small(7), small(5, "cosine"), small(7, "cosine")])
-def test_another_head_is_dropped_only_when_asked(
-    tmp_path: Path, trained: Classifier, other: Classifier
-) -> None:
+def test_another_head_is_dropped_only_when_asked(tmp_path: Path, trained: Classifier, other: Classifier) -> None:
     torch.save(trained.state_dict(), tmp_path / "w.pth")
     before = copy.deepcopy(other)
     with pytest.raises(UserError, match=r"do not fit: .*fc\..*skip_head=True") as caught:
@@ -112,9 +108,7 @@ def test_another_network_names_the_first_three_of_each_kind(tmp_path: Path, trai
     assert torch.equal(deeper.conv1.weight, trained.conv1.weight)
 
     wider = build_net("resnet8", num_classes=5, width=8)
-    with pytest.raises(
-        UserError, match=r"mis-shaped conv1.weight \(4, 3, 3, 3\) for \(8, 3, 3, 3\), .* more; build"
-    ):
+    with pytest.raises(UserError, match=r"mis-shaped conv1.weight \(4, 3, 3, 3\) for \(8, 3, 3, 3\), .* more; build"):
         load_weights(wider, tmp_path / "w.pth", strict=False)
 
 
@@ -178,9 +172,7 @@ def test_truncated_files(tmp_path: Path, trained: Classifier, name: str) -> None
     assert same(net, before)
 
 
-@pytest.mark.parametrize(
-    "content", [{}, {"epoch": 3}, [torch.ones(2)], torch.ones(2), {"model": {"lr": 0.1}}]
-)
+@pytest.mark.parametrize("content", [{}, {"epoch": 3}, [torch.ones(2)], torch.ones(2), {"model": {"lr": 0.1}}])
 def test_files_without_a_state_dict(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(UserError, match="hold no state dict"):

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
+from typer.testing import CliRunner
 
+from evenhand.cli import app
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
-from evenhand.report.gallery import load_sheet
+from evenhand.report.gallery import load_sheet, pictures_section
 from evenhand.report.generators import basis, troubles
 from evenhand.report.page import render, write_report
 from evenhand.report.records import RunRecord, group_runs, load_run
@@ -161,12 +162,19 @@ def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
     (group,) = group_runs(loaded(*runs))
     alike, absent = troubles(group)
     assert "‘<i>lynx’ (0.25, 2 of 3 seeds)" in alike
-    assert "‘<i>lynx’ (1.0 %, 1 of 3 seeds)" in absent
+    assert "‘<i>lynx’ (1.0\u00a0%, 1 of 3 seeds)" in absent
     assert "&lt;i&gt;lynx" in cautions([group])
     for run in runs:
         (run / "recipe.toml").write_text((run / "recipe.toml").read_text() + "[method.measure]\nalarm = 0.0\n")
     (group,) = group_runs(loaded(*runs))
     assert not any("alike" in said for said in troubles(group))
+
+
+def test_terminal_turns_the_summary(tmp_path: Path) -> None:
+    table = summary_table(loaded(make_run(tmp_path, "a"), make_run(tmp_path, "b", strength=1))).turned()
+    assert table.columns == ("run", "a", "b")
+    assert [str(cell) for cell in table.rows[0]] == ["FID ↓", "10.00", "10.00"]
+    assert [str(cell) for cell in table.rows[-1]] == ["selected by", "last", "last"]
 
 
 def test_different_judges_are_said(tmp_path: Path) -> None:
@@ -241,7 +249,7 @@ def test_sheet_of_an_unconditional_generator_has_what_is_found(tmp_path: Path, s
     sheet = load_sheet(run)
     assert sheet is not None
     assert sheet.drawn == [10, 10, 0]
-    assert render(loaded(run)).count("none found") == 1
+    assert pictures_section(group_runs(loaded(run))).count("none found") == 1
 
 
 def test_sheets_stay_small(tmp_path: Path) -> None:
@@ -292,6 +300,10 @@ def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
     text = render([record, load_run(judge)])
     assert text.count("data:image/png;base64,") >= 20
     assert f"{record.measure['fid']:.2f}" in text
-    with Console(file=io.StringIO()).capture() as out:
-        print_tables([record])
-    assert out is not None
+    drawn = CliRunner().invoke(app, ["sample", str(folder), "--class", "ring", "--count", "2"])
+    assert drawn.exit_code == 0, drawn.output
+    assert len(list((folder / "samples" / "ring").glob("*.png"))) == 2
+    measured = CliRunner().invoke(app, ["measure", str(folder), "--split", "val"])
+    assert measured.exit_code == 0, measured.output
+    assert "tail FID" in measured.output
+    assert "20 images; 40 drawn" in " ".join(measured.output.split())

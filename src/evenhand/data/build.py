@@ -202,9 +202,7 @@ def _read_lists(settings: DataSettings, mode: str) -> Streams:
         assert parts["train"].labels is not None
         new = frequency_order(parts["train"].labels, K)
     names = tuple(str(old) for old in new.argsort().tolist())
-    return {
-        split: replace(part, labels=new[part.labels], classes=names, name=split) for split, part in parts.items()
-    }
+    return {split: replace(part, labels=new[part.labels], classes=names, name=split) for split, part in parts.items()}
 
 
 def _hold_out(train: Stream, share: float, seed: int, split: str) -> tuple[Stream, Stream]:

@@ -298,9 +298,7 @@ def _row(name: str) -> Dataset:
 def _one(folder: Path, name: str) -> Path:
     found = sorted(folder.rglob(name))
     if len(found) != 1:
-        raise UserError(
-            f"{len(found)} files {name} in {folder} instead of one; delete the folder and try again"
-        )
+        raise UserError(f"{len(found)} files {name} in {folder} instead of one; delete the folder and try again")
     return found[0]
 
 

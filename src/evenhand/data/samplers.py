@@ -127,9 +127,7 @@ class Repeated(Shuffled):
     An epoch keeps the length of ``Shuffled``'s, so it shows about ``n / repeats`` distinct samples.
     """
 
-    def __init__(
-        self, n: int, batch: int, seed: int, *, repeats: int = 3, rank: int = 0, world: int = 1
-    ) -> None:
+    def __init__(self, n: int, batch: int, seed: int, *, repeats: int = 3, rank: int = 0, world: int = 1) -> None:
         super().__init__(n, batch, seed, rank=rank, world=world)
         self.repeats = repeats
 

@@ -45,9 +45,7 @@ def longtail_counts(n_max: int, num_classes: int, imbalance: float, kind: str = 
         raise ValueError(f"kind '{kind}' of long tail is unknown; use 'exp' or 'step'")
     counts = [math.floor(size * (1 + 1e-12)) for size in sizes]  # 49.999... of rounding error is 50
     if counts[-1] < 1:
-        raise ValueError(
-            f"imbalance {imbalance:g} leaves classes empty at n_max {n_max}; use at most {n_max}"
-        )
+        raise ValueError(f"imbalance {imbalance:g} leaves classes empty at n_max {n_max}; use at most {n_max}")
     return counts
 
 
@@ -89,9 +87,7 @@ def class_order(
                 raise ValueError(f"class order: no class is called '{name}'; {did_you_mean(name, names)}")
         listed = [names[c] if isinstance(c, str) else int(c) for c in order]
     if sorted(listed) != list(range(num_classes)):
-        raise ValueError(
-            f"class order must name each of the {num_classes} classes once, got {len(listed)}: {order}"
-        )
+        raise ValueError(f"class order must name each of the {num_classes} classes once, got {len(listed)}: {order}")
     ranks = [0] * num_classes
     for rank, k in enumerate(listed):
         ranks[k] = rank
@@ -185,9 +181,7 @@ def _class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> 
     outside = (y < 0) | (y >= num_classes)
     if outside.any():
         at = int(outside.nonzero()[0])
-        raise ValueError(
-            f"label {int(y[at])} of sample {at} is outside 0..{num_classes - 1}; renumber the labels"
-        )
+        raise ValueError(f"label {int(y[at])} of sample {at} is outside 0..{num_classes - 1}; renumber the labels")
     by_class = y.argsort(stable=True).split(torch.bincount(y, minlength=num_classes).tolist())
     orders = []
     for k, members in enumerate(by_class):

@@ -52,9 +52,7 @@ class Evaluation:
             "precision": metric.precisions(C).tolist(),
             "coverage": metric.coverages(C).tolist(),
             "groups": groups,
-            "group_recall": dict(
-                zip(groups, metric.group_mean_recall(C, list(groups.values())).tolist(), strict=True)
-            ),
+            "group_recall": dict(zip(groups, metric.group_mean_recall(C, list(groups.values())).tolist(), strict=True)),
             "reliability": {
                 "confidence": bins.confidence.tolist(),
                 "accuracy": bins.accuracy.tolist(),

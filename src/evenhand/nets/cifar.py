@@ -91,9 +91,7 @@ class SmallCNN(Classifier):
     61,050 parameters for grey images and 10 classes at ``width=16``.
     """
 
-    def __init__(
-        self, *, num_classes: int, channels: int = 3, head: HeadKind = "linear", width: int = 16
-    ) -> None:
+    def __init__(self, *, num_classes: int, channels: int = 3, head: HeadKind = "linear", width: int = 16) -> None:
         super().__init__(num_features=4 * width)
         sizes = pairwise([channels, width, 2 * width, 4 * width, 4 * width])
         self.layers = nn.Sequential()

@@ -111,8 +111,6 @@ class ImageNetResNet(Classifier):
         return x.mean((2, 3))
 
 
-def _stage(
-    block: type[BasicBlock | Bottleneck], inputs: int, planes: int, blocks: int, stride: int
-) -> nn.Sequential:
+def _stage(block: type[BasicBlock | Bottleneck], inputs: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
     rest = (block(planes * block.expansion, planes, 1) for _ in range(blocks - 1))
     return nn.Sequential(block(inputs, planes, stride), *rest)

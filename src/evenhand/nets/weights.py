@@ -17,9 +17,7 @@ PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")
 HEADS = ("fc.", "head.", "linear.", "classifier.")
 
 
-def load_weights(
-    net: nn.Module, path: str | Path, *, strict: bool = True, skip_head: bool = False
-) -> list[str]:
+def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_head: bool = False) -> list[str]:
     """Copy the weights in ``path`` into ``net``; returns the entries of ``net`` the file did not set.
 
     Wrappers' prefixes (``module.``, ``model.``, ``backbone.``) and nesting under ``state_dict`` or ``model``

@@ -157,7 +157,7 @@ def plot_shares(
                 each = ", ".join(f"{v:.1f}" for v in values[:, i])
                 tips[f"bar{s}-{k}"] = f"{classes[k]}, {name}: {mean[i]:.1f} % of what is drawn (seeds: {each})"
         handles += axes.plot(axes.get_xlim(), [even, even], color=INK, linestyle="--", linewidth=1)
-        handles += axes.plot(*thinned(where, trained, 50), ".", color=INK, alpha=0.6, markersize=5)
+        handles += axes.plot(*thinned(where, trained, 50), ".", color=INK, alpha=0.6, markersize=5, zorder=3)
         axes.set_ylim(0, None)
         axes.set_ylabel("share of drawn images (%)")
         _name_classes(axes, [classes[k] for k in order])

@@ -65,7 +65,10 @@ def pictures_section(groups: Sequence[RunGroup]) -> str:
             shown.setdefault(key, []).append((group, *found))
     if not shown:
         return f'<p class="none">{NOT_RUN}; evenhand measure RUN writes sheet.png into the run’s folder.</p>'
-    return "".join(map(_gallery, shown.values()))
+    galleries = {", ".join(group.name for group, _, _ in members): _gallery(members) for members in shown.values()}
+    if len(galleries) == 1:
+        return "".join(galleries.values())
+    return "".join(figures.details(names, text, opened=True) for names, text in galleries.items())
 
 
 def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> str:
@@ -84,14 +87,13 @@ def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> str:
         head = f'<th scope="row">{html.escape(names[k])}<br><span class="sd">{count}</span></th>'
         rows.append(f"<tr>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     top = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
-    some = "" if len(first.labels) in (1, len(measure["classes"])) else f", {len(first.labels)} classes of "
-    some += f"{len(measure['classes'])}" if some else ""
+    all_classes = first.labels == [-1] or len(first.labels) == len(measure["classes"])
+    some = "" if all_classes else f", {len(first.labels)} of {len(measure['classes'])} classes"
     caption = f"Real images of the {measure.get('split')} split beside drawn ones, none picked{some}."
-    table = (
+    return (
         f'<div class="scroll" tabindex="0"><table class="gallery"><caption>{html.escape(caption)}</caption>'
         f"<thead><tr><th></th>{top}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>"
     )
-    return figures.details(", ".join(group.name for group, _, _ in members), table, opened=True)
 
 
 def _image(sheet: Sheet, label: int, side: int, alt: str, zoom: float) -> str:

@@ -95,8 +95,8 @@ def troubles(group: RunGroup) -> list[str]:
             f"{group.name}: images of {names} are much alike, by their spread over that of real ones. Collapse?"
         )
     if absent:
-        names = _named(group, absent, "{:.1f} %")
-        found.append(f"{group.name}: hardly draws {names}; even shares would be {100 / len(shares):.2g} %.")
+        names = _named(group, absent, "{:.1f}\u00a0%")
+        found.append(f"{group.name}: hardly draws {names}; even shares would be {100 / len(shares):.2g}\u00a0%.")
     return found
 
 
@@ -117,11 +117,11 @@ def _named(group: RunGroup, classes: Mapping[int, Sequence[float]], form: str, m
 
 def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> str:
     """What was evaluated during training, then the rarest classes one by one."""
-    panels = {
-        title: lines
-        for key, title in CURVES.items()
-        if (lines := [line for g in groups for r in g.records if (line := _line(g.name, r, key))])
-    }
+    panels = {}
+    for key, title in CURVES.items():
+        lines = [line for g in groups for r in g.records if (line := _line(g.name, r, key))]
+        if any(value for line in lines for value in line[2]):  # nothing collapsed: no panel
+            panels[title] = lines
     if not panels:
         return figures.NOTHING
     caption = "On the validation split. One line per run; runs of one colour differ in their seed."

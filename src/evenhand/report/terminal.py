@@ -16,7 +16,9 @@ def print_tables(records: Sequence[RunRecord]) -> None:
     say = Console()
     for kind in by_kind(records):
         groups = group_runs(kind)
-        say.print(per_class_table(kind).to_rich())
-        say.print(summary_table(kind).to_rich())
+        draws, table = kind[0].draws, summary_table(kind)
+        if len(groups) == 1 or not draws:  # several generators' classes are too wide: the page has them
+            say.print(per_class_table(kind).to_rich())
+        say.print((table.turned() if draws else table).to_rich())
         for line in basis([g for g in groups if g.draws]):
             say.print(line, markup=False, highlight=False)

@@ -21,6 +21,7 @@ from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit
 from evenhand.run.recipe import Recipe, load_recipe, smoke_recipe
+from evenhand.run.sheet import write_sheet
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     if parallel.is_writer():
         name = "measure.json" if split == "test" else f"measure-{split}.json"
         checkpoint.write_atomically(run.folder / name, json.dumps(table, indent=1).encode())
+        if split == "test" and hasattr(run.method, "sample"):
+            write_sheet(run.folder / "sheet.png", run.method, run.data.streams[split], run.data.counts)
     return table
 
 

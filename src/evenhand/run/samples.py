@@ -1,19 +1,28 @@
-"""Images from a trained generator: files in a folder for each class, and a contact sheet."""
+"""Images from a trained generator: files in a folder for each class, a contact sheet, a classifier trained on them."""
 
 from __future__ import annotations
 
+import json
 import re
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from evenhand import parallel
 from evenhand.data.samplers import generator
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError, did_you_mean
+from evenhand.methods.generate.class_balancing import ClassBalancing
 from evenhand.methods.generate.gan import GAN
 from evenhand.methods.protocol import Method
-from evenhand.run.runs import open_run
+from evenhand.run import checkpoint
+from evenhand.run.loop import fit
+from evenhand.run.recipe import load_recipe
+from evenhand.run.runs import build_method, open_run
 
 DRAWS = 200  # images an unconditional generator may draw for each one wanted
 
@@ -63,6 +72,47 @@ def draw(method: Method, label: int, count: int, *, seed: int = 0) -> Tensor:
         found.append(images[gan.judged_by.label(images) == label])
         tried += len(images)
     return torch.cat(found)[:count]
+
+
+def classifier_score(
+    folder: str | Path, *, count: int = 10_000, recipe: str = "annotator", epochs: float | None = None, seed: int = 0
+) -> dict[str, float]:
+    """Classifier-accuracy score: train a classifier on drawn images alone, test it on the real test split.
+
+    The labels are those asked for; an unconditional generator's images are labelled by the classifier in its loop,
+    or else by its annotator. Writes ``classifier-score.json`` to the run's folder.
+    """
+    run = open_run(folder)
+    images, labels = labelled_samples(run.method, count, seed=seed)
+    drawn = Stream(Memory(images), labels, run.data.classes, "drawn")
+    data = replace(run.data, streams={"labelled": drawn, "test": run.data.streams["test"]})
+    with tempfile.TemporaryDirectory() as place:
+        chosen = load_recipe(
+            recipe, {"run.folder": place, "run.seed": seed, "run.progress": False, "run.select": "last"}
+        )
+        settings = chosen.run if epochs is None else chosen.run.model_copy(update={"epochs": epochs})
+        method = build_method(chosen, data, parallel.local_device("auto"))
+        fit(method, data.streams, settings)
+        found = method.judge(data.streams["test"], batch=settings.eval_batch)
+    checkpoint.write_atomically(run.folder / "classifier-score.json", json.dumps({"drawn": count, **found}).encode())
+    return found
+
+
+def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Images of all classes as the generator draws them, and their labels (N,)."""
+    gan = getattr(method, "gan", method)
+    if not isinstance(gan, GAN):
+        raise UserError(f"a {type(method).__name__} draws no images; give the run of a generator")
+    chance = generator(seed, "labelled")
+    if gan.labelled:
+        labels = torch.arange(count) % len(gan.data.classes)
+        return gan.sample(count, labels, generator=chance), labels
+    images: Tensor = method.sample(count, generator=chance)  # type: ignore[attr-defined]
+    if isinstance(method, ClassBalancing) and method.set.trade_off:
+        with torch.no_grad():
+            signed = images.to(gan.device).float() / 127.5 - 1
+            return images, torch.cat([method.classify(part).argmax(1) for part in signed.split(512)]).cpu()
+    return images, gan.judged_by.label(images)
 
 
 def contact_sheet(images: Tensor, columns: int, *, gap: int = 2) -> Image.Image:

@@ -146,9 +146,7 @@ class Classifier(Recogniser):
                     logits, target, self.counts, max_margin=s.max_margin, scale=s.scale, weight=self.weights
                 )
             case "vs":
-                return losses.vs_loss(
-                    logits, target, self.counts, gamma=s.vs_gamma, tau=s.vs_tau, weight=self.weights
-                )
+                return losses.vs_loss(logits, target, self.counts, gamma=s.vs_gamma, tau=s.vs_tau, weight=self.weights)
             case "la":
                 return losses.logit_adjusted_loss(logits, target, self.priors, tau=s.la_tau, weight=self.weights)
             case "focal":
