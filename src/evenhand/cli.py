@@ -176,12 +176,13 @@ def reproduce(
     only: Annotated[list[str] | None, typer.Option("--variant", help="Only these variants.")] = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; on a CPU, one for each core.")] = 1,
 ) -> None:
     """Train every variant of a recipe over several seeds, compare with [expect], write a report. Resumable."""
     from evenhand.run.reproduce import reproduce as run_all
 
     with _stoppable():
-        run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out)
+        run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out, jobs=jobs)
 
 
 @app.command()

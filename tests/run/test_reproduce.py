@@ -1,0 +1,36 @@
+"""Several runs at a time give what one at a time gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evenhand.run.reproduce import reproduce
+
+RECIPE = """
+[data]
+set = "shapes"
+n_max = 10
+[method]
+name = "classifier"
+batch = 20
+net = { name = "small-cnn", width = 4 }
+[run]
+epochs = 1
+threads = 1
+progress = false
+[variants]
+ce = { method.loss = "ce" }
+vs = { method.loss = "vs" }
+"""
+
+
+def test_two_jobs_train_what_one_trains(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    one = reproduce(str(recipe), seeds=1, out=tmp_path / "one")
+    two = reproduce(str(recipe), seeds=1, out=tmp_path / "two", jobs=2)
+    for name in ("ce-0", "vs-0"):
+        first, second = (json.loads((folder / name / "measure.json").read_text()) for folder in (one, two))
+        assert first["confusion"] == second["confusion"]
+    assert (two / "report.html").exists()
