@@ -30,7 +30,7 @@ docs: .venv/ready-dev
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 clean:
