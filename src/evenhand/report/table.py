@@ -95,12 +95,12 @@ class Table:
         words = [i for i in range(1, len(self.columns)) if i not in self.numbers]
         same = [i for i in words if len({str(row[i]) for row in self.rows}) == 1]
         said = [self.caption, *(f"{self.columns[i]}: {self.rows[0][i]}" for i in same)]
-        out = RichTable(caption=Text("; ".join(said)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        out = RichTable(caption=Text("; ".join(said)), box=SIMPLE_HEAD, collapse_padding=True)
         kept = [i for i in range(len(self.columns)) if i not in same]
         for i in kept:
             justify: Literal["left", "right"] = "right" if i in self.numbers else "left"
-            longest = max((len(row[0].text) for row in self.rows), default=0) if i == 0 else 0
-            out.add_column(Text(self.columns[i]), justify=justify, overflow="fold", min_width=min(longest, 24))
+            short = i == 0 and all(len(row[0].text) <= 24 for row in self.rows)
+            out.add_column(Text(self.columns[i]), justify=justify, overflow="fold", no_wrap=short)
         for row in self.rows:
             out.add_row(*(Text(str(row[i]), style="bold" if row[i].best else "") for i in kept))
         return out
