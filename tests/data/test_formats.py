@@ -44,7 +44,7 @@ def test_class_folders(tmp_path: Path) -> None:
     assert streams["all"].labels.tolist() == [0, 0, 1, 1]
     assert values(streams, "all") == [3, 2, 1, 0]
     assert isinstance(streams["all"].source, Memory)
-    assert streams["all"].source.images.shape == (4, 3, 16, 16)
+    assert streams["all"].source.samples.shape == (4, 3, 16, 16)
 
 
 def test_split_folders_share_their_classes(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_size_and_memory_rules(tmp_path: Path) -> None:
     assert read(tmp_path)["all"].source.size == 80
     assert isinstance(read(tmp_path, size=64)["all"].source, Memory)
     assert isinstance(read(tmp_path, size=32, memory=False)["all"].source, Files)
-    assert read(tmp_path, size=32, mode="L")["all"].source.images.shape == (2, 1, 32, 32)
+    assert read(tmp_path, size=32, mode="L")["all"].source.samples.shape == (2, 1, 32, 32)
     tree(tmp_path / "large", "a/1.png", side=300)
     assert read(tmp_path / "large")["all"].source.size == 224
 

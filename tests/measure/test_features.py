@@ -125,7 +125,7 @@ def test_our_classifier_is_an_annotator() -> None:
         return x.float() / 255
 
     settings = ClassifierSettings(net=Net(name="small-cnn"), loss="ldam")
-    method = Classifier(settings, Data(streams, view, view, {}, channels=1), seed=0, device=torch.device("cpu"))
+    method = Classifier(settings, Data(streams, view, view, view, {}, channels=1), seed=0, device=torch.device("cpu"))
     made = embed(annotator(method, "run"), streams["labelled"])
     assert made.logits is not None
     torch.testing.assert_close(made.logits, method.predict(x))

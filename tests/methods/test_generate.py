@@ -440,7 +440,7 @@ def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
-    images, labels = test.source.images.clone(), test.labels  # type: ignore[attr-defined]
+    images, labels = test.source.samples.clone(), test.labels  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = judge.scalars(images, labels, test, batch=64)

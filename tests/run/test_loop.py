@@ -252,7 +252,7 @@ def test_test_split_stays_closed(tmp_path: Path) -> None:
 
 def test_oracle_selects_on_test_and_says_so_in_the_log(tmp_path: Path) -> None:
     flipped = stream("val").subset(torch.arange(8).flip(0))
-    for number, image in enumerate(flipped.source.images):  # type: ignore[attr-defined]
+    for number, image in enumerate(flipped.source.samples):  # type: ignore[attr-defined]
         image[0, 0, 1] = 7 - number
     fit(Scripted(), {**streams("test"), "val": flipped}, run(tmp_path, select="oracle:accuracy"))
     assert step_of(tmp_path, "best.pt") == 4

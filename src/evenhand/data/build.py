@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from evenhand.data import builtin, formats, shapes
 from evenhand.data.adapt import read_domains
-from evenhand.data.augment import Pipeline, build, channel_stats
+from evenhand.data.augment import PRESETS, Pipeline, build, channel_stats
 from evenhand.data.loader import View
 from evenhand.data.published import frequency_order, read_image_list
 from evenhand.data.splits import (
@@ -55,6 +55,7 @@ class DataSettings(Settings):
     split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
     augment: list[str] = Field(["crop", "flip"], description="training views, see docs")
+    strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled samples")
     normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
 
@@ -68,10 +69,14 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class Data:
-    """Streams with the views a method trains and predicts through."""
+    """Streams with the views a method trains and predicts through.
+
+    channels is the width of a network's first layer: image channels, vector length or vocabulary size.
+    """
 
     streams: Streams
     train_view: View
+    strong_view: View
     eval_view: View
     groups: dict[str, list[int]]
     groups_rule: str = ""
@@ -140,6 +145,7 @@ def _build(settings: DataSettings) -> Data:
     return Data(
         streams,
         build(settings.augment, size=sample.shape[-1], mean=mean, std=std),
+        build(settings.strong, size=sample.shape[-1], mean=mean, std=std),
         Pipeline([], mean, std),
         groups,
         settings.groups,
@@ -226,4 +232,4 @@ def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float],
     if settings.normalise == "imagenet":
         return IMAGENET
     some = torch.linspace(0, len(train) - 1, min(len(train), 5000)).long()
-    return channel_stats(train.source.images if isinstance(train.source, Memory) else train.fetch(some))
+    return channel_stats(train.source.samples if isinstance(train.source, Memory) else train.fetch(some))

@@ -23,9 +23,9 @@ def reframe(source: Source, side: int, channels: int) -> Source:
         mode = "L" if channels == 1 else "RGB"
         return source if (source.size, source.mode) == (side, mode) else Files(source.paths, size=side, mode=mode)
     assert isinstance(source, Memory)
-    if source.images.shape[1:] == (channels, side, side):
+    if source.samples.shape[1:] == (channels, side, side):
         return source
-    return Memory(torch.cat([_convert(some, side, channels) for some in source.images.split(4096)]))
+    return Memory(torch.cat([_convert(some, side, channels) for some in source.samples.split(4096)]))
 
 
 def _convert(images: Tensor, side: int, channels: int) -> Tensor:
@@ -67,7 +67,7 @@ def join(streams: Sequence[Stream], name: str) -> Stream:
     if len(streams) == 1:
         return replace(streams[0], name=name)
     sources = [stream.source for stream in streams]
-    memory = [source.images for source in sources if isinstance(source, Memory)]
+    memory = [source.samples for source in sources if isinstance(source, Memory)]
     whole: Source = Memory(torch.cat(memory)) if len(memory) == len(sources) else Joined(tuple(sources))
     labels = [stream.labels for stream in streams if stream.labels is not None]
     return Stream(whole, torch.cat(labels), streams[0].classes, name)

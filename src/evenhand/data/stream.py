@@ -19,7 +19,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Samples as uint8 (N, C, H, W) on the CPU; a generator asks for training-time random framing."""
+        """Samples on the CPU, as ``Memory`` holds them; a generator asks for training-time random framing."""
         ...
 
     def identity(self) -> Iterable[bytes]:
@@ -28,24 +28,24 @@ class Source(Protocol):
 
 
 class Memory:
-    """Small images held as one uint8 tensor (N, C, H, W)."""
+    """Samples held as one tensor: uint8 images (N, C, H, W), float32 vectors (N, d) or int64 tokens (N, L)."""
 
-    def __init__(self, images: Tensor) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 4:
+    def __init__(self, samples: Tensor) -> None:
+        if (samples.dtype, samples.ndim) not in ((torch.uint8, 4), (torch.float32, 2), (torch.int64, 2)):
             raise ValueError(
-                f"images must be uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}; "
-                "scale to 0..255 and add a channel axis"
+                f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
+                "0..255, vectors as float32 (N, d) or tokens as int64 (N, L)"
             )
-        self.images = images.contiguous()
+        self.samples = samples.contiguous()
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.samples)
 
     def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.images.index_select(0, indices)
+        return self.samples.index_select(0, indices)
 
     def identity(self) -> Iterable[bytes]:
-        yield self.images.numpy().tobytes()
+        yield self.samples.numpy().tobytes()
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Stream:
         """The samples at ``indices``, in that order; memory is copied, files are only re-indexed."""
         source: Source
         if isinstance(self.source, Memory):
-            source = Memory(self.source.images[indices])
+            source = Memory(self.source.samples[indices])
         else:
             source = Selected(self.source, indices)
         labels = None if self.labels is None else self.labels[indices]
