@@ -172,7 +172,8 @@ def sample(
 @app.command()
 def reproduce(
     name: RecipeName,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="1 leaves out seed 0, on which settings were tried.")] = 0,
     only: Annotated[list[str] | None, typer.Option("--variant", help="Only these variants.")] = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
@@ -182,7 +183,7 @@ def reproduce(
     from evenhand.run.reproduce import reproduce as run_all
 
     with _stoppable():
-        run_all(name, seeds=seeds, variants=only, overrides=set_ or (), out=out, jobs=jobs)
+        run_all(name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs)
 
 
 @app.command()

@@ -34,3 +34,10 @@ def test_two_jobs_train_what_one_trains(tmp_path: Path) -> None:
         first, second = (json.loads((folder / name / "measure.json").read_text()) for folder in (one, two))
         assert first["confusion"] == second["confusion"]
     assert (two / "report.html").exists()
+
+
+def test_seeds_start_where_asked(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    folder = reproduce(str(recipe), seeds=2, first_seed=3, variants=["ce"], out=tmp_path / "runs")
+    assert sorted(path.name for path in folder.glob("*-*")) == ["ce-3", "ce-4"]

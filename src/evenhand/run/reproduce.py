@@ -31,6 +31,7 @@ def reproduce(
     name: str,
     *,
     seeds: int = 3,
+    first_seed: int = 0,
     variants: Sequence[str] | None = None,
     overrides: Iterable[str] = (),
     out: Path | None = None,
@@ -49,7 +50,7 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{Path(name).stem}"
     recipes = {
         folder / f"{variant or Path(name).stem}-{seed}": _recipe(name, variant, seed, overrides, folder)
-        for seed in range(seeds)
+        for seed in range(first_seed, first_seed + seeds)
         for variant in wanted
     }
     train_all([recipe for path, recipe in recipes.items() if not _done(path, recipe)], jobs)
