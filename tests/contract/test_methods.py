@@ -51,6 +51,14 @@ def gan(name: str, needs: tuple[str, ...] = (), **method: Any) -> Tree:
     return {"method": tree, "needs": dict.fromkeys(("annotator", *needs), "ce"), "run": {"select": "last"}}
 
 
+def adapt(name: str = "sdat", optim: Tree | None = None, **method: Any) -> Tree:
+    tree = {
+        "name": name, "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8,
+        "discriminator": {"hidden": 16}, "reversal": {"steps": 4}, **method,
+    }  # fmt: skip
+    return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}, "data": {"target": "shapes-negative"}}
+
+
 CASES: dict[str, Tree] = {
     "ce": classifier(),
     "ce-drw-sam": classifier({"name": "sam"}, weighting="drw", drw_start=1),
@@ -71,6 +79,20 @@ CASES: dict[str, Tree] = {
     "gan": gan("gan", condition="projection", lecam=0.1, lecam_start=1, r1=0.1, r1_every=2, diffaugment=["colour"]),
     "class-balancing-gan": gan("class-balancing-gan", ("classifier",), cycle=2),
     "gsr-gan": gan("gsr-gan"),
+    "source-only": adapt("domain-adversarial", adversary="none", bottleneck=0),
+    "dann": adapt("domain-adversarial", adversary="dann", optim_d={"lr": 0.1, "nesterov": False}),
+    "cdan-entropy-randomised": adapt("domain-adversarial", entropy=True, map_size=12),
+    "mdd": adapt("domain-adversarial", adversary="mdd", backbone_factor=0.1),
+    "vat-smoothing-adamw": adapt(
+        "domain-adversarial", {"name": "adamw", "lr": 1e-3}, adversary="dann", vat={"weight": 0.1}, smoothing=0.1
+    ),
+    "swad": adapt("domain-adversarial", average_every=1, average_start=0.3),
+    "cdan-mcc-sdat": adapt(mcc=1.0),
+    "mcc-sdat": adapt(adversary="none", mcc=1.0, rho=0.01, rho_relative=True),
+    "sdat-clean": adapt(adversary="dann", adv_at="clean"),
+    "sdat-adversary": adapt(smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
+    "sdat-both": adapt(smooth="both", optim={"freeze_bn": False}),
+    "sdat-all": adapt(smooth="all"),
 }  # fmt: skip
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -317,7 +339,9 @@ def test_bfloat16_trains(name: str, bench: Bench) -> None:
     folder = bench.run(bench.recipe(name, precision="bfloat16"))
     exact, half = ([scalars(row) for row in rows(where)] for where in (bench.whole(name), folder))
     assert all(math.isfinite(value) for row in half for value in row.values())
-    assert half[0] == pytest.approx(exact[0], rel=0.05, abs=0.01)
+    assert half[0].keys() == exact[0].keys()
+    for key, value in exact[0].items():  # an accuracy moves by whole rows
+        assert half[0][key] == pytest.approx(value, rel=0.05, abs=0.1 if key.endswith("accuracy") else 0.01), key
     state = checkpoint.load(folder / "last.pt")["method"]
     assert checkpoint.is_finite(state)
     floating = [t.dtype for t in checkpoint._tensors(state) if t.is_floating_point()]

@@ -42,7 +42,7 @@ def read_domains(settings: DataSettings) -> Streams:
         domains[name] = {split: part for split, part in parts.items() if split in needed}
         if name != settings.target:
             _training(domains[name], name)
-    if settings.test_list is not None:
+    if settings.test_list:
         domains[settings.target]["test"] = _list(settings.test_list, settings)
     classes = _agree(domains, settings.target, settings.classes == "intersection")
     side, channels = _frame(domains, settings)
@@ -112,6 +112,8 @@ def _parts_of(settings: DataSettings) -> Streams:
 
 def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None) -> Streams:
     """The splits "train", "val", "test", "unlabelled" of one domain, or "all"."""
+    if name in shapes.DOMAINS:
+        return shapes.load(name)
     if settings.root is not None:
         return {"all": _list(name, settings)}
     own = {key.partition("/")[2] or "all": part for key, part in inside.items() if key.partition("/")[0] == name}
@@ -121,8 +123,6 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
     known = [folder.name for folder in folders_in(whole)] if whole.is_dir() else _domains_of(inside)
     if name == settings.set and settings.target in known:
         raise UserError(f"'{name}' holds the domains {', '.join(known)}; name one or more in data.source")
-    if name == "shapes":
-        return shapes.load()
     if not within.is_dir() and name in builtin.DATASETS:
         parts = builtin.load(name)
     elif not within.is_dir() and not Path(name).exists():

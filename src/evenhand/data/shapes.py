@@ -11,13 +11,19 @@ from evenhand.data.stream import Memory, Stream
 CLASSES = ("disc", "ring", "square", "frame", "cross", "saltire", "bars", "stripes", "checks", "slope")
 
 
-def load(per_class: int = 60, size: int = 32) -> dict[str, Stream]:
-    """Ten classes of coloured shapes at random place and scale on noise; "train" and "test" differ."""
-    return {split: _draw(split, per_class, size) for split in ("train", "test")}
+DOMAINS = ("shapes", "shapes-negative")
 
 
-def _draw(split: str, per_class: int, size: int) -> Stream:
-    chance = generator(0, "shapes", split)
+def load(name: str = "shapes", per_class: int = 60, size: int = 32) -> dict[str, Stream]:
+    """Ten classes of coloured shapes at random place and scale on noise; "train" and "test" differ.
+
+    "shapes-negative" is a domain to adapt to: other drawings, light and dark exchanged.
+    """
+    return {split: _draw(name, split, per_class, size) for split in ("train", "test")}
+
+
+def _draw(name: str, split: str, per_class: int, size: int) -> Stream:
+    chance = generator(0, name, split)
     labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
     count = len(labels)
     row, column = torch.meshgrid(torch.linspace(-1, 1, size), torch.linspace(-1, 1, size), indexing="ij")
@@ -28,6 +34,8 @@ def _draw(split: str, per_class: int, size: int) -> Stream:
     ink, paper = torch.rand(2, count, 3, 1, 1, generator=chance)
     noise = 0.15 * torch.randn(count, 3, size, size, generator=chance)
     images = (mask * ink + (1 - mask) * (0.5 * paper) + noise).clamp(0, 1)
+    if name == "shapes-negative":
+        images = 1 - images
     return Stream(Memory((images * 255).byte()), labels, CLASSES, split)
 
 

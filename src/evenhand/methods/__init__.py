@@ -11,6 +11,8 @@ METHODS = {
     "gan": "evenhand.methods.generate.gan:GAN",
     "class-balancing-gan": "evenhand.methods.generate.class_balancing:ClassBalancing",
     "gsr-gan": "evenhand.methods.generate.gsr:GroupSpectral",
+    "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
+    "sdat": "evenhand.methods.adapt.sdat:SDAT",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -73,17 +73,19 @@ class Optim(Settings):
             raise ValueError(f"rho_values needs {len(self.rho_milestones) + 1} entries")
         return self
 
-    def player(self, net: nn.Module, *, seed: int) -> Player:
-        """The network under this optimiser."""
+    def player(self, net: nn.Module, *, seed: int, groups: list[dict[str, Any]] | None = None) -> Player:
+        """The network under this optimiser; ``groups`` divide its parameters, each with an ``lr_factor``."""
         if self.channels_last:
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return Player(
-            net, self._optimizer(net, seed), clip=self.clip, ema=self.ema, precision=self.precision,
+            net, self._optimizer(net, seed, groups), clip=self.clip, ema=self.ema, precision=self.precision,
             freeze_bn=self.freeze_bn,
         )  # fmt: skip
 
-    def _optimizer(self, net: nn.Module, seed: int) -> torch.optim.Optimizer:
-        parameters = [p for p in net.parameters() if p.requires_grad]
+    def _optimizer(
+        self, net: nn.Module, seed: int, groups: list[dict[str, Any]] | None = None
+    ) -> torch.optim.Optimizer:
+        parameters = groups or [{"params": [p for p in net.parameters() if p.requires_grad]}]
         if self.name == "adamw":
             return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         base = torch.optim.SGD(
@@ -92,7 +94,7 @@ class Optim(Settings):
         )  # fmt: skip
         if self.name == "sam":
             return SAM(base, self.rho)
-        noise = torch.Generator(parameters[0].device).manual_seed(seed)
+        noise = torch.Generator(next(net.parameters()).device).manual_seed(seed)
         if self.name == "pgd":
             return PGD(base, self.sigma, noise)
         if self.name == "lpf-sgd":

@@ -1,0 +1,312 @@
+"""Domain-adversarial adaptation: DANN, CDAN, MDD, MCC, or the source alone (spec 09).
+
+A classifier learned on one domain fails on another whose features lie elsewhere. So a discriminator learns to tell
+source from target features while reversed gradients teach the features to fool it, and the labelled source keeps them
+useful. CDAN shows the discriminator the predictions too, MDD replaces it by a rival classifier, and MCC needs no
+adversary: it asks that target predictions confuse no two classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, update_bn
+
+from evenhand import parallel
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed, Loader
+from evenhand.data.samplers import generator, mix
+from evenhand.data.stream import Streams
+from evenhand.methods.common import Net, Optim
+from evenhand.methods.protocol import Progress, Recogniser
+from evenhand.nets.bottleneck import Bottlenecked
+from evenhand.nets.heads import Classifier
+from evenhand.pieces.domain import (
+    DomainDiscriminator,
+    RandomisedMap,
+    cdan_features,
+    domain_loss,
+    entropy_weights,
+    mcc_loss,
+    mdd_loss,
+    reversal_coefficient,
+    reverse_gradient,
+)
+from evenhand.pieces.player import Player
+from evenhand.pieces.vat import vat_loss
+from evenhand.settings import Settings
+
+REFRESH = 16  # batches that renew the BatchNorm statistics of averaged weights
+
+Scalars = dict[str, Tensor]
+
+
+class AdaptOptim(Optim):
+    """SGD as adaptation uses it: Nesterov, ``lr (1 + 0.001 step)^-0.75``."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: float = Field(0.01, gt=0, description="base learning rate")
+    nesterov: bool = True
+    weight_decay: float = Field(1e-3, ge=0)
+    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
+        "inverse", description="of the learning rate"
+    )
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="autocast type: float32, bfloat16")
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> AdaptOptim:
+        for key in ("rho", "rho_relative", "rho_milestones", "rho_values", "rho_last", "accumulate"):
+            if getattr(self, key) != Optim.model_fields[key].default:
+                raise ValueError(f"{key} has no effect here: the radius is method.rho of sdat; leave it out")
+        return self
+
+
+class Discriminator(Settings):
+    """The domain discriminator, or MDD's rival head."""
+
+    hidden: int = Field(1024, gt=0, description="width of its hidden layers")
+    batchnorm: bool = Field(True, description="BatchNorm between them; false: dropout 0.5")
+
+
+class Reversal(Settings):
+    """Coefficient of the reversed gradient: ``high tanh(alpha step / (2 steps))``."""
+
+    alpha: float = Field(1.0, gt=0)
+    steps: int = Field(1000, gt=0, description="with alpha: how slowly it grows")
+    high: float = Field(1.0, ge=0, description="what it grows to")
+
+
+class VAT(Settings):
+    """Virtual adversarial training on source images."""
+
+    weight: float = Field(0.0, ge=0, description="0: off; the authors' baseline has 0.1")
+    epsilon: float = Field(15.0, gt=0, description="norm of the input's change")
+    xi: float | None = Field(None, gt=0, description="finite-difference step; default: what float32 can resolve")
+
+
+class AdaptTable(Settings):
+    """What the [method] tables of domain-adversarial methods have in common."""
+
+    batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
+    net: Net = Net(name="resnet50")
+    bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
+    bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
+    optim: AdaptOptim = AdaptOptim()
+    backbone_factor: float | None = Field(
+        None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
+    )
+    optim_d: AdaptOptim | None = Field(None, description="optimiser of the discriminator; default: as optim")
+    adversary: Literal["none", "dann", "cdan", "mdd"] = "cdan"
+    trade_off: float = Field(1.0, ge=0, description="weight of the adversarial loss")
+    discriminator: Discriminator = Discriminator()
+    reversal: Reversal = Reversal()
+    entropy: bool = Field(False, description="cdan: sure predictions weigh more (CDAN+E)")
+    map_size: int = Field(0, ge=0, description="cdan: size of the randomised map, for many classes; 0: outer product")
+    margin: float = Field(4.0, gt=0, description="mdd: weight of the source term")
+    mcc: float = Field(0.0, ge=0, description="weight of minimum class confusion; 0: off")
+    temperature: float = Field(2.5, gt=0, description="of mcc")
+    smoothing: float = Field(0.0, ge=0, le=0.5, description="of labels: the share that the wrong classes get")
+    vat: VAT = VAT()
+    average_every: int = Field(0, ge=0, description="SWAD: steps between snapshots whose mean is judged; 0: off")
+    average_start: float = Field(0.5, ge=0, lt=1, description="SWAD: share of the run before the first snapshot")
+
+    @model_validator(mode="after")
+    def _combinable(self) -> AdaptTable:
+        if self.adversary != "cdan" and (self.entropy or self.map_size):
+            raise ValueError(f"entropy and map_size belong to adversary = 'cdan', got '{self.adversary}'")
+        return self
+
+
+class DomainAdversarialSettings(AdaptTable):
+    """[method] of domain-adversarial training; ``adversary = "none"`` with ``mcc = 0`` sees the source alone."""
+
+    name: Literal["domain-adversarial"] = "domain-adversarial"
+
+
+class DomainAdversarial(Recogniser):
+    """Two players: the classifier, and the discriminator (or rival) whose gradient reaches it reversed."""
+
+    settings: Any = DomainAdversarialSettings
+
+    def __init__(self, settings: AdaptTable, data: Data, *, seed: int, device: torch.device) -> None:
+        s, K = settings, len(data.classes)
+        if s.batch % parallel.world():
+            raise ValueError(f"batch = {s.batch} cannot be shared by {parallel.world()} processes alike; round it")
+        self.set, self.data, self.seed, self.device = s, data, seed, device
+        self.net = _network(s, K, data.channels).to(device)
+        self.player = s.optim.player(self.net, seed=seed, groups=_groups(s, self.net))
+        d = self.net.num_features
+        self.map = RandomisedMap(d, K, s.map_size, generator=generator(seed, "map")).to(device) if s.map_size else None
+        self.adversary: Player | None = None
+        self.discriminator: DomainDiscriminator | None = None
+        if s.adversary != "none":
+            inputs = d if s.adversary == "dann" else s.map_size or d * K
+            rival: nn.Module = DomainDiscriminator(inputs, s.discriminator.hidden, s.discriminator.batchnorm)
+            if s.adversary == "mdd":
+                hidden = s.discriminator.hidden
+                rival = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, K))
+            self.adversary = (s.optim_d or s.optim).player(rival.to(device), seed=seed)
+            self.discriminator = rival if isinstance(rival, DomainDiscriminator) else None
+        self.average = AveragedModel(self.net) if s.average_every else None
+        self.at = Progress(0, 1, 1)
+        self.reversal = 0.0
+        self.logit_scale = 1.0
+
+    @property
+    def needs_target(self) -> bool:
+        return self.adversary is not None or self.set.mcc > 0
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        names = ("source", "target") if self.needs_target else ("source",)
+        return {name: Feed(name, self.set.batch, (self.data.train_view,)) for name in names}
+
+    def schedule(self, at: Progress) -> None:
+        s, self.at = self.set, at
+        s.optim.apply(self.player, at)
+        if self.adversary is not None:
+            (s.optim_d or s.optim).apply(self.adversary, at)
+        r = s.reversal
+        self.reversal = reversal_coefficient(at.step, alpha=r.alpha, steps=r.steps, high=r.high)
+
+    def update(self, batch: dict[str, Batch]) -> Scalars:
+        x, y = self.rows(batch)
+        features, logits = self.forward(x)
+        task, said = self.task_loss(x, logits, y)
+        adversarial, heard = self.adversarial_loss(features, logits, len(y))
+        loss = task + self.set.trade_off * adversarial
+        self.player.backward(loss)
+        self.step()
+        return {"loss": loss.detach(), **said, **heard}
+
+    # parts of a step, from which sdat.py composes its own
+
+    def rows(self, batch: dict[str, Batch]) -> tuple[Tensor, Tensor]:
+        """Source rows, then target rows, in one tensor, so that BatchNorm sees both; labels of the former."""
+        self.net.train()
+        if self.adversary is not None:
+            self.adversary.net.train()
+        return torch.cat([part.x for part in batch.values()]), batch["source"].y
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (N, d) and logits (N, K)."""
+        with self.player.autocast():
+            features = self.net.features(x)
+            return features, self.net.head(features)
+
+    def task_loss(self, x: Tensor, logits: Tensor, y: Tensor) -> tuple[Tensor, Scalars]:
+        """All that is not adversarial: cross-entropy of the source rows, MCC of the target rows, VAT."""
+        s, n, K = self.set, len(y), logits.shape[1]
+        source, target = logits[:n].float(), logits[n:].float()
+        # Torch spreads its share over all K classes, the true one too; here the K - 1 wrong ones get `smoothing`.
+        task = F.cross_entropy(source, y, label_smoothing=s.smoothing * K / (K - 1))
+        said: Scalars = {}
+        if s.mcc:
+            said["mcc"] = mcc_loss(target, s.temperature)
+            task = task + s.mcc * said["mcc"]
+        if s.vat.weight:
+            chance = generator(self.seed, "vat", self.at.step, parallel.rank())
+            said["vat"] = vat_loss(self.net, x[:n], epsilon=s.vat.epsilon, xi=s.vat.xi, generator=chance)
+            task = task + s.vat.weight * said["vat"]
+        if len(target):
+            said["target_entropy"] = torch.special.entr(target.softmax(1)).sum(1).mean()
+        return task, {"task": task.detach(), **{key: value.detach() for key, value in said.items()}}
+
+    def adversarial_loss(self, features: Tensor, logits: Tensor, n: int) -> tuple[Tensor, Scalars]:
+        """What the adversary minimises and, through the reversed gradient, the features maximise; ``n`` source rows."""
+        if self.adversary is None:
+            return features.new_zeros(()), {}
+        s, said = self.set, {"reversal": torch.tensor(self.reversal)}
+        probs = logits.detach().float().softmax(1)
+        with self.player.autocast():
+            if s.adversary == "mdd":
+                rival = self.adversary.net(reverse_gradient(features, self.reversal))  # (N, K)
+                loss = mdd_loss(logits[:n], logits[n:], rival[:n], rival[n:], s.margin)
+                return loss, {"adversarial": loss.detach(), **said}
+            guess = self.adversary.net(reverse_gradient(self._shown(features, probs), self.reversal))  # (N,)
+        loss = domain_loss(guess[:n], guess[n:], entropy_weights(probs) if s.entropy else None)
+        told = ((guess[:n] >= 0).float().mean() + (guess[n:] < 0).float().mean()) / 2
+        return loss, {"adversarial": loss.detach(), "domain_accuracy": told, **said}
+
+    def _shown(self, features: Tensor, probs: Tensor) -> Tensor:
+        """What the discriminator looks at."""
+        if self.set.adversary == "dann":
+            return features
+        return self.map(features, probs) if self.map is not None else cdan_features(features, probs)
+
+    def step(self) -> None:
+        """Both players step with the gradients they have."""
+        if self.adversary is not None:
+            self.adversary.step()
+        self.player.step()
+        due = self.set.average_every and (self.at.step + 1) % self.set.average_every == 0
+        if self.average is not None and due and self.at.fraction >= self.set.average_start:
+            self.average.update_parameters(self.net)
+            feeds, seed = self.feeds(self.data.streams), mix(self.seed, "average", self.at.step)
+            loaders = [Loader(self.data.streams[f.stream], f, seed=seed, device=self.device) for f in feeds.values()]
+            parts = zip(*(loader.iterate(0, REFRESH) for loader in loaders), strict=True)
+            update_bn((torch.cat([batch.x for batch in rows]) for rows in parts), self.average)
+
+    # what is learned
+
+    def judged(self) -> Classifier:
+        """The network that predicts, in eval mode: the average once there is one."""
+        averaged = self.average is not None and int(self.average.n_averaged) > 0
+        net: Any = self.average.module.eval() if self.average is not None and averaged else self.player.judged()
+        return net
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        return self.judged()(self._viewed(x))
+
+    @torch.no_grad()
+    def embed(self, x: Tensor) -> Tensor:
+        """Features (N, d) before the classes, of raw samples, in eval mode."""
+        return self.judged().features(self._viewed(x))
+
+    @torch.no_grad()
+    def tell(self, x: Tensor) -> Tensor:
+        """The discriminator's logits (N,) of "source" for raw samples, in eval mode."""
+        if self.discriminator is None:
+            raise ValueError(f"adversary = '{self.set.adversary}' has no domain discriminator: use dann or cdan")
+        features = self.embed(x)
+        return self.discriminator.eval()(self._shown(features, self.judged().head(features).softmax(1)))
+
+    def _viewed(self, x: Tensor) -> Tensor:
+        return self.data.eval_view(x.to(self.device), generator(0))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "player": self.player.state(),
+            "adversary": None if self.adversary is None else self.adversary.state(),
+            "map": None if self.map is None else self.map.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.player.load_state(state["player"])
+        if self.adversary is not None:
+            self.adversary.load_state(state["adversary"])
+        if self.map is not None:
+            self.map.load_state_dict(state["map"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+
+
+def _network(s: AdaptTable, classes: int, channels: int) -> Classifier:
+    net = s.net.build(classes, channels)
+    return Bottlenecked(net, s.bottleneck, classes, batchnorm=s.bottleneck_batchnorm) if s.bottleneck else net
+
+
+def _groups(s: AdaptTable, net: Classifier) -> list[dict[str, Any]]:
+    """The backbone learns slower when it comes with weights."""
+    factor = s.backbone_factor or (0.1 if s.net.weights else 1.0)
+    new = nn.ModuleList([net.bottleneck, net.head] if isinstance(net, Bottlenecked) else [net.head])
+    fresh = set(new.parameters())
+    return [
+        {"params": [p for p in net.parameters() if p not in fresh], "lr_factor": factor},
+        {"params": list(new.parameters()), "lr_factor": 1.0},
+    ]

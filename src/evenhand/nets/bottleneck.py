@@ -1,0 +1,25 @@
+"""A narrow layer between a network's features and its classes, as domain adaptation uses it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from evenhand.nets.heads import Classifier, make_head
+
+
+class Bottlenecked(Classifier):
+    """``fc(bottleneck(backbone.features(x)))``: Linear, BatchNorm, ReLU to ``width`` features, then new classes.
+
+    ``batchnorm=False`` leaves the normalisation out, for networks without any.
+    """
+
+    def __init__(self, backbone: Classifier, width: int, num_classes: int, *, batchnorm: bool = True) -> None:
+        super().__init__(num_features=width)
+        linear = nn.Linear(backbone.num_features, width)
+        backbone.head = nn.Identity()  # type: ignore[misc, assignment]
+        self.backbone = backbone
+        self.bottleneck = nn.Sequential(linear, *([nn.BatchNorm1d(width)] if batchnorm else []), nn.ReLU())
+        self.fc = make_head("linear", width, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.bottleneck(self.backbone.features(x))

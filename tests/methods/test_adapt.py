@@ -1,0 +1,412 @@
+"""Domain-adversarial training and SDAT: steps against literal transcriptions of spec 09, and its exact checks (10a)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.loader import Batch, Loader
+from evenhand.data.samplers import mix
+from evenhand.methods.adapt.adversarial import DomainAdversarial
+from evenhand.methods.adapt.sdat import SDAT
+from evenhand.methods.protocol import Progress
+
+pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
+
+CPU = torch.device("cpu")
+TOTAL = 20
+LR, MOMENTUM, DECAY = 0.05, 0.9, 1e-3
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return build_data(DataSettings(set="shapes", target="shapes-negative", n_max=12, imbalance=10, augment=[]))
+
+
+def make(data: Data, cls: Any = SDAT, optim: dict[str, Any] | None = None, **settings: Any) -> Any:
+    tree = {
+        "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
+        "reversal": {"steps": 4}, **settings, "optim": {"lr": LR, **(optim or {})},
+    }  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(0, "weights"))
+        return cls(cls.settings.model_validate(tree), data, seed=0, device=CPU)
+
+
+def batches(method: DomainAdversarial, data: Data, count: int = 3) -> list[dict[str, Batch]]:
+    feeds = method.feeds(data.streams)
+    columns = {
+        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=CPU).iterate(0, count))
+        for key, feed in feeds.items()
+    }
+    return [{key: column[step] for key, column in columns.items()} for step in range(count)]
+
+
+def advance(method: DomainAdversarial, steps: list[dict[str, Batch]], start: int = 0) -> list[dict[str, Tensor]]:
+    said = []
+    for step, batch in enumerate(steps, start):
+        method.schedule(Progress(step, 2, TOTAL))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(step)
+            said.append(method.update(batch))
+    return said
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return [t for part in inside for t in tensors(part)]
+
+
+# the step, written out
+
+
+class Literal:
+    """Spec 09, 2.3 and 2.7, for CDAN + MCC, with plain loops over parameters."""
+
+    def __init__(self, method: Any, mcc: float) -> None:
+        self.net, self.critic, self.mcc = copy.deepcopy(method.net), copy.deepcopy(method.adversary.net), mcc
+        self.theta, self.phi = list(self.net.parameters()), list(self.critic.parameters())
+        self.velocity = [torch.zeros_like(p) for p in (*self.theta, *self.phi)]
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """L_task, and L_adv as the discriminator's own loss (not reversed)."""
+        n = len(y)
+        f = self.net.features(x)
+        z = self.net.head(f)
+        task = -z[:n].log_softmax(1)[torch.arange(n), y].mean()
+        P = (z[n:] / 2.5).softmax(1)
+        w = 1 + torch.exp((P * torch.log(P + 1e-5)).sum(1)).detach()
+        C = P.T @ torch.diag(len(P) * w / w.sum()) @ P
+        C = C / C.sum(1, keepdim=True)
+        task = task + self.mcc * (C.sum() - C.trace()) / len(C)
+        g = z.softmax(1).detach()
+        joint = torch.stack([torch.outer(gi, fi).flatten() for gi, fi in zip(g, f, strict=True)])
+        D = torch.sigmoid(self.critic(joint))
+        adversarial = -(torch.log(D[:n]).mean() + torch.log(1 - D[n:]).mean()) / 2
+        return task, adversarial
+
+    def gradients(self, loss: Tensor, params: list[Any]) -> list[Tensor]:
+        found = torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
+
+    def step(self, x: Tensor, y: Tensor, smooth: str, rho: float, reversal: float, lr: float, clean: bool) -> None:
+        task, adv = self.losses(x, y)
+        to_task = self.gradients(task, self.theta)
+        to_adv = self.gradients(adv, self.phi)
+        pull = self.gradients(adv, self.theta)
+        perturbed: list[tuple[Any, Tensor]] = []
+        if smooth in ("task", "both"):
+            perturbed += zip(self.theta, scaled(to_task, rho), strict=True)
+        if smooth in ("adversary", "both"):
+            perturbed += zip(self.phi, scaled(to_adv, rho), strict=True)
+        if smooth == "all":
+            whole = [a - reversal * b for a, b in zip(to_task, pull, strict=True)] + to_adv
+            perturbed += zip([*self.theta, *self.phi], scaled(whole, rho), strict=True)
+        first = copy.deepcopy(self.statistics())
+        kept = [p.detach().clone() for p, _ in perturbed]
+        with torch.no_grad():
+            for p, e in perturbed:
+                p += e
+        task2, adv2 = self.losses(x, y)
+        into_theta = self.gradients(task2, self.theta)
+        against = pull if clean else self.gradients(adv2, self.theta)
+        into_phi = to_adv if clean else self.gradients(adv2, self.phi)
+        total = [a - reversal * b for a, b in zip(into_theta, against, strict=True)] + into_phi
+        with torch.no_grad():
+            for (p, _), k in zip(perturbed, kept, strict=True):
+                p.copy_(k)
+            for p, v, g in zip([*self.theta, *self.phi], self.velocity, total, strict=True):
+                g = g + DECAY * p
+                v.mul_(MOMENTUM).add_(g)
+                p -= lr * (g + MOMENTUM * v)  # Nesterov
+            for buffer, before in zip(self.statistics(), first, strict=True):
+                buffer.copy_(before)  # statistics move in the first pass alone
+
+    def statistics(self) -> list[Tensor]:
+        return [*self.net.buffers(), *self.critic.buffers()]
+
+
+def scaled(gradients: list[Tensor], rho: float) -> list[Tensor]:
+    norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients))
+    return [rho * g / (norm + 1e-12) for g in gradients]
+
+
+@pytest.mark.parametrize("smooth", ["none", "task", "clean", "adversary", "both", "all"])
+def test_steps_equal_the_literal_algorithm(data: Data, smooth: str) -> None:
+    """Parameters and momentum after three steps with growing reversal, one norm over all groups."""
+    rho, mcc = 0.3, 0.7
+    mode = {"smooth": "task", "adv_at": "clean"} if smooth == "clean" else {"smooth": smooth}
+    method = (
+        make(data, DomainAdversarial, mcc=mcc)
+        if smooth == "none"
+        else make(data, mcc=mcc, rho=rho, rho_adversary=rho, **mode)
+    )
+    literal = Literal(method, mcc)
+    for step, batch in enumerate(batches(method, data), 3):
+        advance(method, [batch], start=step)
+        x = torch.cat([batch["source"].x, batch["target"].x])
+        lr = LR * (1 + 1e-3 * step) ** -0.75
+        reversal = 2 / (1 + math.exp(-step / 4)) - 1
+        rule = "task" if smooth == "clean" else smooth
+        literal.step(x, batch["source"].y, rule, rho, reversal, lr, clean=smooth == "clean")
+    for mine, theirs in ((method.net, literal.net), (method.adversary.net, literal.critic)):
+        for (name, p), q in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+# spec 10a
+
+
+@pytest.mark.parametrize("adversary", ["none", "dann", "cdan", "mdd"])
+def test_sdat_at_radius_zero_is_plain_training_bit_for_bit(data: Data, adversary: str) -> None:
+    """10a.1; also with a discriminator that draws dropout."""
+    settings: dict[str, Any] = {"adversary": adversary, "mcc": 1.0, "discriminator": {"hidden": 16, "batchnorm": False}}
+    smooth, plain = make(data, rho=0.0, **settings), make(data, DomainAdversarial, **settings)
+    said = [advance(method, batches(method, data, 4)) for method in (smooth, plain)]
+    assert said[0] == said[1]
+    for a, b in zip(tensors(smooth.state()), tensors(plain.state()), strict=True):
+        assert torch.equal(a, b)
+    moved = make(data, rho=0.1, **settings)
+    advance(moved, batches(moved, data, 4))
+    assert not torch.equal(moved.net.head.weight, plain.net.head.weight)
+
+
+def test_the_perturbation_has_the_radius_and_leaves_the_discriminator_alone(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10a.1, 4: |theta' - theta| = rho over both parameter groups; no gradient in Phi after pass 1; Phi unmoved."""
+    method = make(data, rho=0.25, backbone_factor=0.1)
+    theta = [p.detach().clone() for p in method.player.parameters]
+    phi = [p.detach().clone() for p in method.adversary.parameters]
+    seen: list[float] = []
+    plain = method.adversarial_loss
+
+    def spy(*arguments: Any) -> Any:
+        moved = torch.cat([(p.detach() - q).flatten() for p, q in zip(method.player.parameters, theta, strict=True)])
+        seen.append(float(moved.norm()))
+        assert all(p.grad is None for p in method.adversary.parameters)
+        assert all(torch.equal(p, q) for p, q in zip(method.adversary.parameters, phi, strict=True))
+        return plain(*arguments)
+
+    monkeypatch.setattr(method, "adversarial_loss", spy)
+    advance(method, batches(method, data, 1))
+    assert seen == [pytest.approx(0.25, rel=1e-4)]
+
+
+def test_momentum_is_the_second_gradient_with_decay_at_the_unperturbed_weights(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10a.3: what the optimiser keeps after its first step is g2 + wd theta."""
+    method = make(data, rho=0.3)
+    before = [p.detach().clone() for p in method.player.parameters]
+    second: list[Tensor] = []
+    plain = method.step
+
+    def spy() -> None:
+        assert all(torch.equal(p, q) for p, q in zip(method.player.parameters, before, strict=True))
+        second.extend(p.grad.clone() for p in method.player.parameters)
+        plain()
+
+    monkeypatch.setattr(method, "step", spy)
+    advance(method, batches(method, data, 1))
+    for p, w, g in zip(method.player.parameters, before, second, strict=True):
+        buffer = method.player.optimizer.state[p]["momentum_buffer"]
+        torch.testing.assert_close(buffer, g + DECAY * w, rtol=1e-5, atol=1e-7)
+
+
+def test_reversal_and_learning_rate_follow_the_step(data: Data) -> None:
+    """10a.5, 6: tanh(i / 2000), read once a step; backbone at a tenth."""
+    method = make(data, optim={"lr": 0.01}, reversal={}, backbone_factor=0.1)
+    values = {0: 0.0, 500: 0.244919, 1000: 0.462117, 2000: 0.761594, 5000: 0.986614}
+    for step, expected in values.items():
+        method.schedule(Progress(step, 10, 30_000))
+        assert method.reversal == pytest.approx(expected, abs=1e-6)
+    for step, lr in {1000: 0.00594604, 10_000: 0.00165560}.items():
+        method.schedule(Progress(step, 10, 30_000))
+        assert [g["lr"] for g in method.player.optimizer.param_groups] == pytest.approx([0.1 * lr, lr], rel=1e-5)
+        assert [g["lr"] for g in method.adversary.optimizer.param_groups] == pytest.approx([lr], rel=1e-5)
+
+
+def test_the_backbone_learns_slower_only_when_it_brings_weights(data: Data, tmp_path: Any) -> None:
+    def factors(**settings: Any) -> list[float]:
+        return [g["lr_factor"] for g in make(data, **settings).player.optimizer.param_groups]
+
+    torch.save(make(data, bottleneck=0).net.state_dict(), tmp_path / "w.pt")
+    net = {"name": "small-cnn", "width": 4, "weights": str(tmp_path / "w.pt")}
+    assert factors() == [1.0, 1.0]
+    assert factors(net=net) == [0.1, 1.0]
+    assert factors(net=net, backbone_factor=0.5, bottleneck=0) == [0.5, 1.0]
+
+
+def test_every_parameter_is_in_one_group(data: Data) -> None:
+    for bottleneck in (0, 8):
+        method = make(data, bottleneck=bottleneck)
+        grouped = method.player.parameters
+        assert len(grouped) == len(set(grouped)) == len(list(method.net.parameters()))
+
+
+def test_a_discriminator_at_chance(data: Data) -> None:
+    """10a.7: BCE = log 2 where D is one half."""
+    method = make(data, DomainAdversarial, adversary="dann")
+    nn.init.zeros_(method.discriminator[-1].weight)
+    nn.init.zeros_(method.discriminator[-1].bias)
+    (said,) = advance(method, batches(method, data, 1))
+    assert float(said["adversarial"]) == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_no_gradient_reaches_the_head_through_the_predictions_shown(data: Data) -> None:
+    """10a.8: CDAN's g is a constant, so the adversarial gradient ends at the features."""
+    method = make(data, DomainAdversarial)
+    method.schedule(Progress(500, 2, TOTAL))
+    x, y = method.rows(batches(method, data, 1)[0])
+    features, logits = method.forward(x)
+    loss, _ = method.adversarial_loss(features, logits, len(y))
+    loss.backward()
+    assert method.net.head.weight.grad is None
+    assert all(p.grad is not None and p.grad.any() for p in method.net.bottleneck[0].parameters())
+
+
+def test_label_smoothing_spreads_over_the_wrong_classes(data: Data) -> None:
+    """10a.11."""
+    method = make(data, DomainAdversarial, adversary="none", smoothing=0.2)
+    logits, y = torch.randn(5, 10, generator=torch.Generator().manual_seed(0)), torch.arange(5)
+    wanted = torch.full((5, 10), 0.2 / 9)
+    wanted[torch.arange(5), y] = 0.8
+    expected = -(wanted * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(method.task_loss(torch.zeros(5), logits, y)[0], expected)
+
+
+# BatchNorm, streams, settings
+
+
+def test_trap_01_statistics_move_once_a_step_or_twice_when_asked(data: Data) -> None:
+    for freeze, moves in ((True, 3), (False, 6)):
+        method = make(data, optim={"freeze_bn": freeze})
+        advance(method, batches(method, data))
+        own = [int(b) for name, b in method.net.named_buffers() if name.endswith("tracked")]
+        assert set(own) == {moves}
+        critic = [int(b) for name, b in method.adversary.net.named_buffers() if name.endswith("tracked")]
+        assert set(critic) == {3}  # it runs in the second pass alone
+
+
+def test_trap_01_smoothing_the_discriminator_runs_the_network_once(data: Data) -> None:
+    method = make(data, smooth="adversary")
+    advance(method, batches(method, data))
+    for net in (method.net, method.adversary.net):
+        assert {int(b) for name, b in net.named_buffers() if name.endswith("tracked")} == {3}
+
+
+def test_batchnorm_sees_source_and_target_together(data: Data) -> None:
+    method = make(data, DomainAdversarial)
+    (batch,) = batches(method, data, 1)
+    joint = torch.cat([batch["source"].x, batch["target"].x])
+    first = copy.deepcopy(method.net.backbone)
+    advance(method, [batch])
+    conv = next(m for m in first.modules() if isinstance(m, nn.Conv2d))
+    expected = 0.1 * conv(joint).mean((0, 2, 3))
+    mine = next(m for m in method.net.modules() if isinstance(m, nn.BatchNorm2d))
+    torch.testing.assert_close(mine.running_mean, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_source_only_never_asks_for_the_target(data: Data) -> None:
+    method = make(data, DomainAdversarial, adversary="none")
+    assert list(method.feeds(data.streams)) == ["source"]
+    assert list(make(data, DomainAdversarial, adversary="none", mcc=1.0).feeds(data.streams)) == ["source", "target"]
+    assert set(advance(method, batches(method, data, 1))[0]) == {"loss", "task"}
+
+
+def test_scalars(data: Data) -> None:
+    method = make(data, mcc=1.0, trade_off=0.5)
+    (said,) = advance(method, batches(method, data, 1), start=3)
+    keys = {"loss", "task", "adversarial", "mcc", "domain_accuracy", "reversal", "target_entropy"}
+    assert set(said) == keys
+    assert all(not value.requires_grad for value in said.values())
+    torch.testing.assert_close(said["loss"], said["task"] + 0.5 * said["adversarial"])
+    assert 0 <= float(said["domain_accuracy"]) <= 1
+    assert 0 < float(said["target_entropy"]) <= math.log(10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"smooth": "all", "adversary": "none"}, "needs an adversary"),
+        ({"smooth": "both", "adv_at": "clean"}, "goes with smooth = 'task'"),
+        ({"adversary": "dann", "map_size": 10}, "belong to adversary = 'cdan'"),
+        ({"optim": {"rho": 0.2}}, r"method\.rho"),
+        ({"optim": {"name": "sam"}}, "sgd"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SDAT.settings.model_validate(settings)
+
+
+# what is learned
+
+
+def test_embed_and_tell_are_what_the_head_and_the_discriminator_see(data: Data) -> None:
+    for extra in ({"adversary": "dann"}, {"adversary": "cdan"}, {"adversary": "cdan", "map_size": 6}):
+        method = make(data, **extra)
+        advance(method, batches(method, data))
+        x = data.streams["target"].fetch(torch.arange(0, 600, 40))
+        features, told = method.embed(x), method.tell(x)
+        assert features.shape == (15, 8)
+        assert told.shape == (15,)
+        assert not features.requires_grad
+        torch.testing.assert_close(method.net.head(features).detach(), method.predict(x))
+        singly = torch.cat([method.tell(image[None]) for image in x])
+        torch.testing.assert_close(singly, told, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("adversary", ["none", "mdd"])
+def test_without_a_discriminator_there_is_nothing_to_tell(data: Data, adversary: str) -> None:
+    method = make(data, adversary=adversary)
+    assert method.discriminator is None
+    with pytest.raises(ValueError, match="has no domain discriminator"):
+        method.tell(data.streams["target"].fetch(torch.arange(2)))
+
+
+def test_averaged_weights_are_the_mean_of_the_snapshots_with_statistics_of_their_own(data: Data) -> None:
+    method = make(data, DomainAdversarial, average_every=2, average_start=0.0)
+    plain = make(data, DomainAdversarial)
+    snapshots = []
+    for step, batch in enumerate(batches(method, data, 6)):
+        for each in (method, plain):
+            advance(each, [batch], start=step)
+        if step % 2:
+            snapshots.append(copy.deepcopy(plain.net.state_dict()))
+    averaged = method.judged()
+    for name, p in averaged.named_parameters():
+        torch.testing.assert_close(p, torch.stack([s[name] for s in snapshots]).mean(0), rtol=1e-5, atol=1e-6)
+    assert torch.equal(method.net.head.weight, plain.net.head.weight)  # the average only watches
+    norm = next(m for m in averaged.modules() if isinstance(m, nn.BatchNorm2d))
+    assert int(norm.num_batches_tracked) == 16
+    theirs = next(m for m in plain.net.modules() if isinstance(m, nn.BatchNorm2d))
+    assert not torch.allclose(norm.running_mean, theirs.running_mean)
+
+
+def test_trap_14_vat_adds_the_divergence_of_source_predictions(data: Data) -> None:
+    method = make(data, DomainAdversarial, adversary="none", vat={"weight": 0.5, "epsilon": 2.0})
+    (said,) = advance(method, batches(method, data, 1))
+    assert float(said["vat"]) > 1e-3
+    x, y = method.rows(batches(method, data, 1)[0])
+    logits = method.forward(x)[1]
+    task, heard = method.task_loss(x, logits, y)
+    torch.testing.assert_close(task, F.cross_entropy(logits, y) + 0.5 * heard["vat"])
+
+
+def test_the_randomised_map_is_drawn_from_the_seed_and_kept(data: Data) -> None:
+    one, other = make(data, map_size=6), make(data, map_size=6)
+    assert torch.equal(one.map.features_matrix, other.map.features_matrix)
+    other.map.features_matrix.zero_()
+    other.load_state(one.state())
+    assert torch.equal(one.map.features_matrix, other.map.features_matrix)
