@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from evenhand.methods.protocol import Progress
 from evenhand.nets import Classifier, HeadKind, build_net
@@ -44,6 +45,7 @@ class Optim(Settings):
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
     nesterov: bool = False
     weight_decay: float = Field(2e-4, ge=0)
+    decay_norms: bool = Field(True, description="weight decay on normalisation layers too")
     schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
         "steps", description="of the learning rate"
     )
@@ -84,10 +86,11 @@ class Optim(Settings):
 
     def _optimizer(self, net: nn.Module, seed: int) -> torch.optim.Optimizer:
         parameters = [p for p in net.parameters() if p.requires_grad]
+        groups = parameters if self.decay_norms else _norms_apart(net)
         if self.name == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+            return torch.optim.AdamW(groups, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         base = torch.optim.SGD(
-            parameters, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
+            groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             fused=True,
         )  # fmt: skip
         if self.name == "sam":
@@ -131,3 +134,15 @@ class Optim(Settings):
         if self.rho_last is not None:
             return schedules.linear(at.fraction, self.rho, self.rho_last)
         return self.rho
+
+
+def _norms_apart(net: nn.Module) -> list[dict[str, Any]]:
+    """Two groups of parameters: those to decay, and those of normalisation layers."""
+    norms = [m for m in net.modules() if isinstance(m, (_NormBase, nn.LayerNorm, nn.GroupNorm))]
+    spared = {id(p) for module in norms for p in module.parameters(recurse=False)}
+    learnt = [p for p in net.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learnt if id(p) not in spared]},
+        {"params": [p for p in learnt if id(p) in spared], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
