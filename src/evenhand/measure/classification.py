@@ -62,17 +62,21 @@ class Evaluation:
         }
 
 
-@torch.no_grad()
 def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Evaluation:
     """Predict a whole stream in order; several processes share the work."""
     if stream.labels is None:
         raise ValueError(f"stream '{stream.name}' has no labels to compare with")
+    return Evaluation(predict_all(predict, stream, batch=batch), stream.labels)
+
+
+@torch.no_grad()
+def predict_all(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Tensor:
+    """Logits (N, K) of a whole stream in its order, on the CPU; labels are not read."""
     mine = torch.arange(parallel.rank(), len(stream), parallel.world())
-    parts = [predict(stream.fetch(indices)).float() for indices in mine.split(batch)]
-    logits = torch.cat(parts)
+    logits = torch.cat([predict(stream.fetch(indices)).float() for indices in mine.split(batch)])
     if not torch.isfinite(logits).all():
         raise UserError(
             f"training diverged (predictions on '{stream.name}' are not finite): lower the learning rate or set a clip"
         )
     order = parallel.gather(mine.to(logits.device)).argsort()
-    return Evaluation(parallel.gather(logits)[order].cpu(), stream.labels)
+    return parallel.gather(logits)[order].cpu()

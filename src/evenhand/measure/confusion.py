@@ -80,6 +80,17 @@ def h_mean(C: Tensor) -> Tensor:
     return _zero_with_gradient(recalls(C), lambda r: 1 / (1 / r).mean())
 
 
+def q_mean(C: Tensor) -> Tensor:
+    """``1 - sqrt(mean (1 - recall)^2)``: the quadratic mean of the misses, turned round."""
+    misses = (1 - recalls(C)).square().mean()
+    return 1 - (misses + ZERO_RECALL_FLOOR).sqrt()  # the root's slope at 0 is infinite
+
+
+def f_beta(C: Tensor, beta: float = 1.0) -> Tensor:
+    """Mean over classes of ``(1 + beta^2) P R / (beta^2 P + R)``; above 1, beta weighs recall R over precision P."""
+    return _ratio((1 + beta**2) * _square(C).diagonal(), beta**2 * C.sum(1) + C.sum(0)).mean()
+
+
 def group_mean_recall(C: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
     """(G,) mean recall over the classes of each group, such as ``[[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]``."""
     r = recalls(C)

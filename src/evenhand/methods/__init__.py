@@ -8,6 +8,9 @@ from typing import Any
 METHODS = {
     "classifier": "evenhand.methods.recognise.classifier:Classifier",
     "second-stage": "evenhand.methods.recognise.second_stage:SecondStage",
+    "fixmatch": "evenhand.methods.unlabelled.fixmatch:FixMatch",
+    "csst": "evenhand.methods.unlabelled.csst:CSST",
+    "crest": "evenhand.methods.unlabelled.crest:CReST",
     "gan": "evenhand.methods.generate.gan:GAN",
     "class-balancing-gan": "evenhand.methods.generate.class_balancing:ClassBalancing",
     "gsr-gan": "evenhand.methods.generate.gsr:GroupSpectral",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from evenhand.methods.protocol import Progress
 from evenhand.nets import Classifier, HeadKind, build_net
@@ -44,6 +45,7 @@ class Optim(Settings):
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
     nesterov: bool = False
     weight_decay: float = Field(2e-4, ge=0)
+    decay_norms: bool = Field(True, description="weight decay on normalisation layers too")
     schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
         "steps", description="of the learning rate"
     )
@@ -85,11 +87,13 @@ class Optim(Settings):
     def _optimizer(
         self, net: nn.Module, seed: int, groups: list[dict[str, Any]] | None = None
     ) -> torch.optim.Optimizer:
-        parameters = groups or [{"params": [p for p in net.parameters() if p.requires_grad]}]
+        groups = groups or [{"params": [p for p in net.parameters() if p.requires_grad]}]
+        if not self.decay_norms:
+            groups = [part for group in groups for part in _norms_apart(net, group)]
         if self.name == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+            return torch.optim.AdamW(groups, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         base = torch.optim.SGD(
-            parameters, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
+            groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             fused=True,
         )  # fmt: skip
         if self.name == "sam":
@@ -133,3 +137,13 @@ class Optim(Settings):
         if self.rho_last is not None:
             return schedules.linear(at.fraction, self.rho, self.rho_last)
         return self.rho
+
+
+def _norms_apart(net: nn.Module, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The group in two: parameters to decay, and those of normalisation layers."""
+    norms = [m for m in net.modules() if isinstance(m, (_NormBase, nn.LayerNorm, nn.GroupNorm))]
+    spared = {id(p) for module in norms for p in module.parameters(recurse=False)}
+    decayed = [p for p in group["params"] if id(p) not in spared]
+    kept = [p for p in group["params"] if id(p) in spared]
+    parts = [{**group, "params": decayed}, {**group, "params": kept, "weight_decay": 0.0}]
+    return [part for part in parts if part["params"]]

@@ -1,0 +1,154 @@
+"""What self-training methods share: one network, labelled and twice-viewed unlabelled batches, what was kept.
+
+A method of this family writes ``schedule`` and ``update``. Labels of unlabelled samples are out of reach: the stream
+does not carry them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from evenhand import parallel
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.samplers import generator
+from evenhand.data.stream import Stream, Streams
+from evenhand.errors import UserError
+from evenhand.measure.classification import evaluate
+from evenhand.measure.confusion import coverages, recalls
+from evenhand.methods.common import Net, Optim
+from evenhand.methods.protocol import Recogniser
+from evenhand.settings import Settings
+
+WATCHED = 0.99  # decay of the counts behind the share kept: about the last hundred steps
+
+
+class SelfTrainingOptim(Optim):
+    """Spec 06, section 3: Nesterov SGD, LR cos(7 pi t / 16), no decay of normalisation layers, EMA 0.999."""
+
+    lr: float = Field(0.03, gt=0, description="base learning rate")
+    nesterov: bool = True
+    weight_decay: float = Field(5e-4, ge=0)
+    decay_norms: bool = Field(False, description="weight decay on normalisation layers too")
+    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
+        "fixmatch", description="of the learning rate"
+    )
+    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
+
+
+class SelfTrainingTable(Settings):
+    """What [method] has in every self-training method."""
+
+    batch: int = Field(64, gt=0, description="labelled samples per step, over all processes")
+    unlabelled_ratio: int = Field(4, gt=0, description="unlabelled samples per labelled one")
+    unlabelled_weight: float = Field(1.0, ge=0, description="of the consistency loss; 0: labelled samples only")
+    net: Net = Net(name="wrn28-2")
+    optim: SelfTrainingOptim = SelfTrainingOptim()
+    consistency: Literal["fixmatch", "uda"] = Field("fixmatch", description="pseudo-labels: hard, or sharpened")
+    temperature: float = Field(0.4, gt=0, description="of uda's sharpening")
+    one_pass: bool = Field(True, description="false: the weak view apart and without gradients, see docs")
+
+    @field_validator("optim")
+    @classmethod
+    def _plain_optimiser(cls, value: SelfTrainingOptim) -> SelfTrainingOptim:
+        if value.name not in ("sgd", "adamw") or value.accumulate > 1:
+            raise ValueError("self-training takes one pass per step: set name to sgd or adamw and accumulate to 1")
+        return value
+
+
+class SelfTraining(Recogniser):
+    """The network, its passes, its predictions and the share of pseudo-labels kept."""
+
+    def __init__(self, table: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
+        self.table, self.data, self.seed = table, data, seed
+        if table.unlabelled_weight:
+            _check_unlabelled(data)
+        self.net = table.net.build(len(data.classes), data.channels).to(device)
+        self.player = table.optim.player(self.net, seed=seed)
+        counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
+        self.priors = counts / counts.sum()  # (K,)
+        self.tally = torch.zeros(2, len(counts), device=device)  # lately: pseudo-labels of each class; those kept
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        """Draws with replacement (spec 06, training loop, step 2)."""
+        t, data = self.table, self.data
+        feeds = {"labelled": Feed("labelled", t.batch, (data.train_view,), torch.ones(len(streams["labelled"])))}
+        if t.unlabelled_weight:
+            views, even = (data.train_view, data.strong_view), torch.ones(len(streams["unlabelled"]))
+            feeds["unlabelled"] = Feed("unlabelled", t.unlabelled_ratio * t.batch, views, even)
+        return feeds
+
+    def passes(self, batch: dict[str, Batch]) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the labelled, weak and strong views; the latter two are empty where no unlabelled are drawn.
+
+        All go through the network together. With ``one_pass = false`` the weak view goes first, alone and without
+        gradients, about a third cheaper; BatchNorm then normalises it by its own statistics, and its running
+        statistics move twice a step. Without BatchNorm both ways are the same.
+        """
+        net = self.net.train()
+        x = batch["labelled"].x
+        weak, strong = batch["unlabelled"].views if "unlabelled" in batch else (x[:0], x[:0])
+        with self.player.autocast():
+            if self.table.one_pass:
+                logits = net(torch.cat([x, weak, strong])).float()
+                first, guess, last = logits.split([len(x), len(weak), len(strong)])
+                return first, guess, last
+            with torch.no_grad():
+                guess = net(weak).float() if len(weak) else x.new_zeros(0, len(self.priors))
+            first, last = net(torch.cat([x, strong])).float().split([len(x), len(strong)])
+        return first, guess, last
+
+    def learn(self, labelled: Tensor, consistency: Tensor) -> dict[str, Tensor]:
+        """One step on ``labelled + unlabelled_weight * consistency``."""
+        loss = labelled + self.table.unlabelled_weight * consistency
+        self.player.backward(loss)
+        self.player.step()
+        said = {"loss": loss.detach(), "labelled_loss": labelled.detach()}
+        return said | {"consistency_loss": consistency.detach()} if self.table.unlabelled_weight else said
+
+    def watch(self, target: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """Count what was kept, by pseudo-class (the largest of a soft label)."""
+        pseudo = target.argmax(1) if target.is_floating_point() else target
+        classes = len(self.priors)
+        counts = torch.stack([torch.bincount(part, minlength=classes) for part in (pseudo, pseudo[kept])])  # (2, K)
+        self.tally = WATCHED * self.tally + parallel.mean(counts.float())
+        return {"kept": kept.float().mean()}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
+
+    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
+        found = evaluate(self.predict, stream, batch=batch)
+        C, (seen, kept) = found.confusion, self.tally
+        traces = {"recall": recalls(C), "coverage": coverages(C)}
+        if self.table.unlabelled_weight:
+            traces["kept"] = kept / seen.clamp_min(1e-6)
+        return found.scalars() | self.traces(traces)
+
+    def traces(self, values: dict[str, Tensor], names: tuple[str, ...] = ()) -> dict[str, float]:
+        """Values (K,) by class, as the log and the report take them: ``recall:shirt``."""
+        named = names or self.data.classes
+        return {f"{key}:{c}": v for key, part in values.items() for c, v in zip(named, part.tolist(), strict=True)}
+
+    def state(self) -> dict[str, Any]:
+        return {"player": self.player.state(), "tally": self.tally}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.player.load_state(state["player"])
+        self.tally = state["tally"].to(self.priors)
+
+
+def _check_unlabelled(data: Data) -> None:
+    remedy = "add an 'unlabelled' folder, set data.unlabelled_max, or learn without (unlabelled_weight = 0)"
+    if "unlabelled" not in data.streams or not len(data.streams["unlabelled"]):
+        state = "is empty" if "unlabelled" in data.streams else "is not there"
+        raise UserError(f"the stream of unlabelled samples {state}: {remedy}")
+    first = torch.tensor([0])
+    found, wanted = (tuple(s.fetch(first).shape[1:]) for s in (data.streams["unlabelled"], data.labelled))
+    if found != wanted:
+        raise UserError(f"unlabelled samples are {found}, labelled ones {wanted}: set data.size to read both alike")
