@@ -202,15 +202,17 @@ def report(
 def hessian(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     class_: Annotated[list[str] | None, typer.Option("--class", help="Class name, repeatable. Default: all.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="One spectrum of all classes together.")] = False,
     checkpoints: Annotated[bool, typer.Option(help="Every checkpoint that run.keep_every kept.")] = False,
     steps: Annotated[int, typer.Option(min=1, help="Lanczos steps.")] = 64,
     probes: Annotated[int, typer.Option(min=1, help="Random starts.")] = 1,
-    max_samples: Annotated[int, typer.Option(min=1, help="At most that many training images of a class.")] = 512,
+    max_samples: Annotated[int, typer.Option(min=1, help="At most that many training images (of a class).")] = 512,
 ) -> None:
     """Curvature of each class's loss: smallest and largest eigenvalue, trace, density plots."""
     from evenhand.run.curvature import study
 
-    study(run, classes=class_, every_checkpoint=checkpoints, steps=steps, probes=probes, max_samples=max_samples)
+    how = {"steps": steps, "probes": probes, "max_samples": max_samples}
+    study(run, classes=class_, whole=whole, every_checkpoint=checkpoints, **how)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evenhand.data import packages
+from evenhand.data.build import DataSettings, build_data
 from evenhand.data.builtin import DATASETS, load, obtain_weights, status
 from evenhand.data.domains import STYLES, _imported, _without_sex, held_out_groups
 from evenhand.data.packages import Package
@@ -53,7 +54,7 @@ def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
     downloads = tmp_path / "cache" / "downloads"
     downloads.mkdir(parents=True)
 
-    def make(name: str, contents: list[Members], sizes: tuple[int, int] = (0, 0)) -> None:
+    def make(name: str, contents: list[Members], sizes: tuple[int, ...] = (0, 0)) -> None:
         row = DATASETS[name]
 
         def tiny(package: Package, members: Members) -> Package:
@@ -228,9 +229,9 @@ def svg_to_bytes(svg, *, background, skip_system_fonts, width, height):
 
 
 def emoji_contents() -> tuple[list[Members], dict[str, tuple[int, str]]]:
-    """Packages with classes "cats" (12 emoji), "jobs" (12: 4 in three sexes), "few" (5) and "rare" (12, not in all)."""
+    """Packages with classes "cats" (12 emoji), "jobs" (24: 8 in three sexes), "few" (5) and "rare" (12, not in all)."""
     names = {f"cat-{i}": "cats" for i in range(12)} | {f"few-{i}": "few" for i in range(5)}
-    names |= {f"{sex}job-{i}": "jobs" for i in range(4) for sex in ("", "man-", "woman-")}
+    names |= {f"{sex}job-{i}": "jobs" for i in range(8) for sex in ("", "man-", "woman-")}
     names |= {f"rare-{i}": "rare" for i in range(12)}
     code = {name: (0x1F000 + i, group) for i, (name, group) in enumerate(names.items())}
     table = [
@@ -258,13 +259,13 @@ def emoji_contents() -> tuple[list[Members], dict[str, tuple[int, str]]]:
 
 def test_emoji_home(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
     contents, code = emoji_contents()
-    stock("emoji-home", contents, (4 * 13, 4 * 11))  # cats 7 + 5, jobs in threes 6 + 6
+    stock("emoji-home", contents, (4 * 18, 4 * 4, 4 * 14))  # cats 6 + 1 + 5, jobs in threes 12 + 3 + 9
     monkeypatch.setitem(sys.modules, "resvg_py", sys)  # so that the false one is forgotten at the end
     del sys.modules["resvg_py"]
     path = list(sys.path)
     streams = load("emoji-home")
     assert sys.path == path
-    assert list(streams) == [f"{style}/{split}" for style in STYLES for split in ("train", "test")]
+    assert list(streams) == [f"{style}/{split}" for style in STYLES for split in ("train", "val", "test")]
     by_number = {number % 256: name for name, (number, _) in code.items()}
 
     def emoji(key: str) -> list[str]:
@@ -278,12 +279,22 @@ def test_emoji_home(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [stream.classes[k] for k in stream.labels.tolist()] == [code[name][1] for name in found]
         return found
 
-    train, test = emoji("noto/train"), emoji("noto/test")
+    train, val, test = emoji("noto/train"), emoji("noto/val"), emoji("noto/test")
     assert streams["noto/train"].classes == ("cats", "jobs")  # neither the few nor those some designer lacks
-    assert sorted(train + test) == sorted(name for name, (_, group) in code.items() if group in ("cats", "jobs"))
+    assert sorted(train + val + test) == sorted(name for name, (_, group) in code.items() if group in ("cats", "jobs"))
     for style in STYLES[1:]:
-        assert (emoji(f"{style}/train"), emoji(f"{style}/test")) == (train, test)
-    assert not {_without_sex(name) for name in train} & {_without_sex(name) for name in test}
+        assert [emoji(f"{style}/{split}") for split in ("train", "val", "test")] == [train, val, test]
+    kinds = [{_without_sex(name) for name in names} for names in (train, val, test)]
+    assert sum(map(len, kinds)) == len(set.union(*kinds))  # no emoji on two sides, in whatever style
+
+    data = build_data(DataSettings(set="emoji-home", source=["noto", "openmoji"], target="twemoji", augment=[]))
+
+    def seen(stream: str) -> set[str]:
+        images = data.streams[stream].fetch(torch.arange(len(data.streams[stream])))
+        return {_without_sex(by_number[int(red)]) for red in images[:, 0, 0, 0]}
+
+    assert seen("source") == seen("target") == kinds[0]
+    assert (seen("val"), seen("test")) == (kinds[1], kinds[2])
     assert sum(name.startswith("cat") for name in test) == 5
 
 

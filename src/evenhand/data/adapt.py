@@ -223,4 +223,7 @@ def _frame(domains: dict[str, Streams], settings: DataSettings) -> tuple[int, in
     shapes = [part.fetch(torch.tensor([0])).shape for parts in domains.values() for part in parts.values() if len(part)]
     if not shapes:
         raise UserError("the domains have no images")
+    if min(map(len, shapes)) == 2 and len({shape[1:] for shape in shapes}) > 1:
+        kinds = sorted({"images" if len(shape) == 4 else f"vectors of {shape[1]}" for shape in shapes})
+        raise UserError(f"the domains hold {' and '.join(kinds)}; bring all of one kind and length")
     return settings.size or max(shape[-1] for shape in shapes), 1 if settings.grey else max(s[1] for s in shapes)

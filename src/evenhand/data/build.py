@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
+from torch import Tensor
 
 from evenhand.data import builtin, formats, shapes
 from evenhand.data.adapt import read_domains
 from evenhand.data.augment import PRESETS, Pipeline, build, channel_stats
+from evenhand.data.embed import IMAGENET, embed
 from evenhand.data.loader import View
 from evenhand.data.published import frequency_order, read_image_list
 from evenhand.data.splits import (
@@ -24,10 +26,9 @@ from evenhand.data.splits import (
     unlabelled_counts,
 )
 from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.vectors import Standardise, refuse_image_settings, vector_stats
 from evenhand.errors import UserError, users_mistake
 from evenhand.settings import Settings
-
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class DataSettings(Settings):
@@ -40,6 +41,8 @@ class DataSettings(Settings):
     target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
     classes: Literal["same", "intersection"] = Field("same", description="what the domains must share")
     size: int | None = Field(None, gt=0, description="image side; default: as stored")
+    embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
+    embed_size: int = Field(96, ge=32, description="side images are resized to before embedding; 224 for photographs")
     grey: bool = Field(False, description="read images as grey")
     imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
     kind: Literal["exp", "step"] = Field("exp", description="profile of the long tail")
@@ -108,6 +111,8 @@ def _build(settings: DataSettings) -> Data:
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
     parts = read_domains(settings) if adapting else _read(settings)
+    if settings.embed:
+        parts = embed(parts, settings.embed, settings.embed_size)
     train, test = parts["train"], parts.get("test")
     if test is None and not adapting:
         train, test = _hold_out(train, settings.test_share, settings.split_seed, "test")
@@ -137,21 +142,27 @@ def _build(settings: DataSettings) -> Data:
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
-    mean, std = _statistics(settings, train)
     sample = train.fetch(torch.tensor([0]))
+    if sample.ndim == 2:
+        refuse_image_settings(settings)
+    mean, std = _statistics(settings, train)
     if len(mean) != sample.shape[1]:
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     groups = dict(head_mid_tail(train.counts, settings.groups))
-    return Data(
-        streams,
-        build(settings.augment, size=sample.shape[-1], mean=mean, std=std),
-        build(settings.strong, size=sample.shape[-1], mean=mean, std=std),
-        Pipeline([], mean, std),
-        groups,
-        settings.groups,
-        sample.shape[1],
-        {"mean": list(mean), "std": list(std), "size": list(sample.shape[-2:])},
-    )
+    facts = {"mean": list(mean), "std": list(std), "size": list(sample.shape[2:])}
+    return Data(streams, *_views(settings, sample, mean, std), groups, settings.groups, sample.shape[1], facts)
+
+
+def _views(
+    settings: DataSettings, sample: Tensor, mean: Sequence[float], std: Sequence[float]
+) -> tuple[View, View, View]:
+    """How training, strong augmentation and evaluation see raw samples such as this one."""
+    if sample.ndim == 2:
+        view = Standardise(mean, std)
+        return view, view, view
+    size = sample.shape[-1]
+    train, strong = (build(names, size=size, mean=mean, std=std) for names in (settings.augment, settings.strong))
+    return train, strong, Pipeline([], mean, std)
 
 
 def make_longtailed(train: Stream, settings: DataSettings) -> tuple[Stream, Stream | None]:
@@ -232,4 +243,5 @@ def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float],
     if settings.normalise == "imagenet":
         return IMAGENET
     some = torch.linspace(0, len(train) - 1, min(len(train), 5000)).long()
-    return channel_stats(train.source.samples if isinstance(train.source, Memory) else train.fetch(some))
+    samples = train.source.samples if isinstance(train.source, Memory) else train.fetch(some)
+    return vector_stats(samples) if samples.ndim == 2 else channel_stats(samples)

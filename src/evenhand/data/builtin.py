@@ -37,12 +37,13 @@ class Dataset:
     name: str
     about: str
     num_classes: int
-    sizes: tuple[int, int]  # train, test
+    sizes: tuple[int, ...]  # of its parts
     licence: str
     package: Package
     read: Callable[..., Parsed] | None = None
     more: tuple[Package, ...] = ()
     domains: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ("train", "test")
 
     @property
     def packages(self) -> tuple[Package, ...]:
@@ -53,14 +54,16 @@ class Dataset:
     def splits(self) -> tuple[str, ...]:
         """Keys of its streams."""
         prefixes = [f"{domain}/" for domain in self.domains] or [""]
-        return tuple(prefix + split for prefix in prefixes for split in ("train", "test"))
+        return tuple(prefix + split for prefix in prefixes for split in self.parts)
 
     @property
     def cached(self) -> Path:
         """Where the parsed samples are, once loaded."""
         digest = self.package.sha256
         if self.more:
-            digest = hashlib.sha256("".join(package.sha256 for package in self.packages).encode()).hexdigest()
+            made = [package.sha256 for package in self.packages]
+            made += self.parts if "val" in self.parts else ()  # split otherwise, so another file
+            digest = hashlib.sha256("".join(made).encode()).hexdigest()
         return home() / f"{self.name}-{digest[:8]}.safetensors"
 
     @property
@@ -93,7 +96,7 @@ def obtain_weights(name: str, *, progress: Progress | None = None) -> Path:
 def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
     """Streams "train" and "test" in memory; parsed once, afterwards read from one safetensors file.
 
-    A set of several domains has "<domain>/train" and "<domain>/test" for each of ``DATASETS[name].domains``.
+    A set of several domains has "<domain>/<part>" for each of its row's ``domains`` and ``parts``.
     """
     row = _row(name)
     if row.read is None:
@@ -107,7 +110,7 @@ def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
         for split in row.splits:
             images, labels = file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels")
             streams[split] = Stream(Memory(images), labels, classes, f"{name} {split}")
-    sizes = [sum(len(s) for key, s in streams.items() if key.endswith(split)) for split in ("train", "test")]
+    sizes = [sum(len(s) for key, s in streams.items() if key.endswith(split)) for split in row.parts]
     if sizes != list(row.sizes):
         raise UserError(f"'{name}' should have {row.sizes} samples; delete {row.cached} and load it again")
     return streams
@@ -274,8 +277,8 @@ DATASETS: dict[str, Dataset] = {
         ),
         Dataset(
             "emoji-home", "55 groups of emoji drawn by 4 designers, 64 x 64 colour, split by emoji",
-            55, (4 * 788, 4 * 520), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT",
-            _EMOJI[0], read_emoji, _EMOJI[1:], STYLES,
+            55, (4 * 657, 4 * 131, 4 * 520), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT",
+            _EMOJI[0], read_emoji, _EMOJI[1:], STYLES, ("train", "val", "test"),
         ),
         Dataset(
             "mobilenet_v2", "weights: a small ImageNet network, as torchvision has it",
@@ -312,9 +315,14 @@ def _keep(parsed: Parsed, path: Path) -> None:
     for split, (images, labels) in parts.items():
         tensors[f"{split}.images"] = torch.from_numpy(images.astype(np.uint8, order="C"))
         tensors[f"{split}.labels"] = torch.from_numpy(labels.astype(np.int64))
+    save_whole(tensors, path, {"classes": json.dumps(classes)})
+
+
+def save_whole(tensors: dict[str, torch.Tensor], path: Path, facts: dict[str, str] | None = None) -> None:
+    """One safetensors file of the cache, there as a whole or not at all."""
     whole = path.with_name(f"partial-{os.getpid()}-{path.name}")
     try:
-        save_file(tensors, whole, {"classes": json.dumps(classes)})
+        save_file(tensors, whole, facts)
         whole.chmod(0o644)  # safetensors writes for the owner only; a cache may be shared
         os.replace(whole, path)
     except Exception as error:  # a full disk is an exception of safetensors' own

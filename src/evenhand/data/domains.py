@@ -4,8 +4,9 @@
 - font-digits: digits of many typefaces, slightly moved, turned and scaled;
 - emoji-home: the same emoji drawn by four designers, a class being a subgroup of Unicode's.
 
-Test images share no photograph, typeface or emoji with training images: whoever splits by image lets the test
-leak. Packages are pinned; pixels may still differ by a grey level between versions of Pillow's decoders.
+Test images share no photograph, typeface or emoji with training images, and emoji-home's validation shares no emoji
+with either, in whatever style: whoever splits by image lets the test leak. Packages are pinned; pixels may still
+differ by a grey level between versions of Pillow's decoders.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ def read_emoji(*folders: Path, at_least: int = 10, side: int = 64) -> Parsed:
     """The folders of ``STYLES``, then of Unicode's table, then of the rasteriser; streams ``<style>/<split>``.
 
     Classes are the subgroups with ``at_least`` emoji that every style has, without skin tones; two fifths of
-    each, the same in all styles, are the test. Variants by sex of one emoji stay together.
+    each, the same in all styles, are the test, and about a sixth of the rest is the validation. Variants by sex of
+    one emoji stay together.
     """
     *drawn, table, rasteriser = folders
     entries = json.loads(next(table.rglob("emoji.json")).read_bytes())
@@ -180,12 +182,15 @@ def read_emoji(*folders: Path, at_least: int = 10, side: int = 64) -> Parsed:
     classes = tuple(sorted(group for group, size in Counter(common.values()).items() if size >= at_least))
     names = sorted(name for name, group in common.items() if group in classes)
     labels = np.array([classes.index(common[name]) for name in names])
-    test = held_out_groups(labels.tolist(), [_without_sex(name) for name in names], 0.4, seed=0)
+    emoji = np.array([_without_sex(name) for name in names])
+    test = held_out_groups(labels.tolist(), emoji.tolist(), 0.4, seed=0)
+    val = np.zeros_like(test)
+    val[~test] = held_out_groups(labels[~test].tolist(), emoji[~test].tolist(), 1 / 6, seed=1)
     resvg = _imported("resvg_py", rasteriser)
     parts: dict[str, Split] = {}
     for style in STYLES:
         images = np.stack([_raster(resvg, _svg(icons[style], name, side), side) for name in names])
-        parts |= {f"{style}/{split}": part for split, part in _by_mask(images, labels, test).items()}
+        parts |= {f"{style}/{split}": part for split, part in _by_mask(images, labels, test, val).items()}
     return classes, parts
 
 
@@ -222,5 +227,8 @@ def _imported(name: str, folder: Path) -> ModuleType:
         sys.path.remove(str(folder))
 
 
-def _by_mask(images: np.ndarray, labels: np.ndarray, test: np.ndarray) -> dict[str, Split]:
-    return {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])}
+def _by_mask(
+    images: np.ndarray, labels: np.ndarray, test: np.ndarray, val: np.ndarray | None = None
+) -> dict[str, Split]:
+    masks = {"train": ~test, "test": test} if val is None else {"train": ~(test | val), "val": val, "test": test}
+    return {split: (images[mask], labels[mask]) for split, mask in masks.items()}

@@ -23,6 +23,8 @@ def reframe(source: Source, side: int, channels: int) -> Source:
         mode = "L" if channels == 1 else "RGB"
         return source if (source.size, source.mode) == (side, mode) else Files(source.paths, size=side, mode=mode)
     assert isinstance(source, Memory)
+    if source.samples.ndim == 2:
+        return source  # vectors have no frame
     if source.samples.shape[1:] == (channels, side, side):
         return source
     return Memory(torch.cat([_convert(some, side, channels) for some in source.samples.split(4096)]))

@@ -20,7 +20,7 @@ from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 
 View = Callable[[Tensor, torch.Generator], Tensor]
-"""uint8 (N, C, H, W) -> float (N, C, H, W), normalised; draws from the given CPU generator."""
+"""Raw samples -> normalised floats of the same shape; draws from the given CPU generator."""
 
 
 class Picks(Protocol):

@@ -19,6 +19,7 @@ from evenhand.data.builtin import parse_idx
 from evenhand.data.files import Files, as_images, as_labels, class_names, existing, folders_in
 from evenhand.data.formats import SPLITS, hold, read_text, readable
 from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.vectors import as_vectors
 from evenhand.errors import UserError
 
 
@@ -159,14 +160,21 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
 
 
 def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence[str] | None, where: str) -> Streams:
-    """Streams in memory, each from its images and its labels or None."""
-    images = {name: as_images(x, f"{where}, {name}") for name, (x, _) in pairs.items()}
+    """Streams in memory, each from its images or vectors (floats (N, d)) and its labels or None."""
+    samples = {
+        name: as_vectors(x, f"{where}, {name}") if _is_vectors(x) else as_images(x, f"{where}, {name}")
+        for name, (x, _) in pairs.items()
+    }
     labels = {name: as_labels(y, f"{where}, {name}: labels") for name, (_, y) in pairs.items() if y is not None}
     names = class_names(classes, labels.values())
     try:
-        return {name: Stream(Memory(x), labels.get(name), names, name) for name, x in images.items()}
+        return {name: Stream(Memory(x), labels.get(name), names, name) for name, x in samples.items()}
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _is_vectors(array: np.ndarray) -> bool:
+    return array.ndim == 2 and np.issubdtype(array.dtype, np.floating)
 
 
 def read_image_list(

@@ -124,7 +124,6 @@ def class_spectra(
     rebuilt in chunks. Probes and subset depend on the generator and the class, not on the other classes.
     """
     labels = torch.as_tensor(labels)
-    parameters = [p for p in net.parameters() if p.requires_grad]
     base = int(torch.randint(2**62, (), generator=generator or torch.Generator().manual_seed(0)))
     found = {}
     for label in classes:
@@ -134,14 +133,35 @@ def class_spectra(
         own = torch.Generator().manual_seed(base + label)
         if max_samples is not None and len(rows) > max_samples:
             rows = rows[torch.randperm(len(rows), generator=own)[:max_samples]].sort().values
-        parts = [
-            (partial(_batch_loss, net, loss, images, labels, part), len(part) / len(rows)) for part in rows.split(chunk)
-        ]
-        with _evaluating(net):
-            hessian = _Hessian(parts, parameters)
-            spectrum = _spectrum(hessian, steps, probes, own, reorthogonalise)
-        found[label] = ClassSpectrum(spectrum, hessian.loss, float(hessian.gradient.norm()), len(rows))
+        found[label] = sample_spectrum(
+            net, images[rows], labels[rows], loss=loss, steps=steps, probes=probes, chunk=chunk, generator=own,
+            reorthogonalise=reorthogonalise,
+        )  # fmt: skip
     return found
+
+
+def sample_spectrum(
+    net: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    steps: int = 64,
+    probes: int = 1,
+    chunk: int = 256,
+    generator: torch.Generator | None = None,
+    reorthogonalise: bool = True,
+) -> ClassSpectrum:
+    """Spectrum of the mean loss on all these images, whatever their class; see ``class_spectra``."""
+    rows = torch.arange(len(labels))
+    parts = [
+        (partial(_batch_loss, net, loss, images, labels, part), len(part) / len(rows)) for part in rows.split(chunk)
+    ]
+    with _evaluating(net):
+        hessian = _Hessian(parts, [p for p in net.parameters() if p.requires_grad])
+        own = generator or torch.Generator().manual_seed(0)
+        spectrum = _spectrum(hessian, steps, probes, own, reorthogonalise)
+    return ClassSpectrum(spectrum, hessian.loss, float(hessian.gradient.norm()), len(rows))
 
 
 def top_eigenvalue(

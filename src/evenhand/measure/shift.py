@@ -13,7 +13,7 @@ checkpoints and settings, it does not estimate accuracy. What each can be fooled
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -89,6 +89,50 @@ SCORES: dict[str, Callable[[Tensor], float]] = {
 """Label-free scores by the names recipes use."""
 
 
+def largest_share(logits: Tensor) -> float:
+    """Share of samples that are given the class most often predicted: 1 is a collapse, 1/K the least."""
+    return float(_shares(logits).max())
+
+
+def effective_classes(logits: Tensor) -> float:
+    """``exp H`` of the shares of predicted classes: 1 if all predictions are one class, K if they are spread evenly."""
+    return math.exp(float(_entropy(_shares(logits))))
+
+
+def adaptation_troubles(row: Mapping[str, float]) -> dict[str, str]:
+    """What is wrong late in training, by kind, each with a remedy; ``row`` is what an evaluation logs of the target."""
+    found = {}
+    told, apart = row.get("domain_accuracy"), row.get("a_distance", 0.0)
+    if told is not None and told >= 0.95:
+        found["wins"] = (
+            f"the discriminator wins (domain accuracy {told:.2f}, chance 0.5): the features do not mix; raise "
+            "method.trade_off or method.reversal.high, or lower method.optim_d.lr"
+        )
+    at_chance = told is not None and abs(told - 0.5) <= 0.05
+    if at_chance and abs(row.get("domain_loss", 0.0) - math.log(2)) <= 0.02 and apart >= 0.5:
+        found["dead"] = (
+            f"the discriminator is dead (domain accuracy {told:.2f}, loss log 2) though the domains differ (A-distance "
+            f"{apart:.2f} of 2): raise method.optim_d.lr, or lower method.reversal.high"
+        )
+    used, possible = row.get("effective_classes"), row.get("possible_classes", 1.0)
+    if used is not None and used <= max(1.5, possible / 4) < possible:
+        found["collapse"] = (
+            f"predictions on the target collapse: {row.get('largest_share', 1.0):.0%} are one class, about {used:.1f} "
+            f"of {possible:.0f} are in use; lower method.trade_off, or method.mcc, unless the target is so"
+        )
+    return found
+
+
+def principal_plane(features: Tensor) -> Tensor:
+    """(N, 2) coordinates along the two directions of largest variance; each axis' largest entry is positive."""
+    _rows("features", features, 2)
+    centred = features.detach().double() - features.detach().double().mean(0)
+    directions = torch.linalg.svd(centred, full_matrices=False)[2][:2]  # (<= 2, d)
+    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    points = centred @ (directions * signs).T
+    return F.pad(points, (0, 2 - points.shape[1])).float()
+
+
 @torch.no_grad()
 def soft_neighbourhood_density(features: Tensor, *, temperature: float = 0.05, block: int = 256) -> float:
     """SND (Saito et al., 2021): mean entropy over samples of ``softmax_{j != i}(cos(f_i, f_j) / temperature)``.
@@ -106,6 +150,11 @@ def soft_neighbourhood_density(features: Tensor, *, temperature: float = 0.05, b
         weights = close.scatter(1, own, -math.inf).softmax(1)
         total += float(_entropy(weights).double().sum())
     return total / len(unit)
+
+
+def _shares(logits: Tensor) -> Tensor:
+    _rows("logits", logits, 1)
+    return torch.bincount(logits.argmax(1), minlength=logits.shape[1]).double() / len(logits)
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ from evenhand.errors import did_you_mean
 from evenhand.nets.cifar import CifarResNet, SmallCNN
 from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
+from evenhand.nets.mobilenet import MobileNetV2
+from evenhand.nets.vectors import Perceptron
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
@@ -32,6 +34,9 @@ NETS: dict[str, Callable[..., Classifier]] = {
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
     **{f"resnet{depth}": partial(ImageNetResNet, depth) for depth in (18, 34, 50, 101)},
     **{f"wrn28-{factor}": partial(WideResNet, factor) for factor in (2, 8)},
+    "mobilenet_v2": MobileNetV2,
+    "mlp": Perceptron,
+    "mlp-bn": partial(Perceptron, batch_norm=True),
 }
 
 
@@ -47,7 +52,8 @@ def build_net(
 ) -> Classifier:
     """The network called ``name`` in ``NETS``; None leaves an option at the network's own default.
 
-    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet).
+    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet); a perceptron's
+    ``channels`` is the length of its vectors, ``width`` that of its hidden layers.
     """
     if name not in NETS:
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")

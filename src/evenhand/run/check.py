@@ -18,9 +18,9 @@ from evenhand.data.loader import Loader
 from evenhand.data.problems import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
-from evenhand.run.keeper import check_selection
 from evenhand.run.recipe import Recipe
 from evenhand.run.runs import build_method, check_needs
+from evenhand.run.selection import check_selection
 
 WARM, TIMED = 2, 4
 
@@ -40,7 +40,7 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     method = build_method(recipe, data, device)
-    check_selection(method, data.streams, recipe.run)
+    check_selection(method, data.streams, recipe.run.select, recipe.run.select_also)
     seconds, total, size = _time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)

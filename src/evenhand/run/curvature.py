@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from evenhand.data.samplers import generator
 from evenhand.errors import UserError, did_you_mean
-from evenhand.measure.hessian import ClassSpectrum, class_spectra
+from evenhand.measure.hessian import ClassSpectrum, class_spectra, sample_spectrum
 from evenhand.report.hessian import plot_dynamics, plot_spectra
 from evenhand.run import checkpoint
 from evenhand.run.runs import OpenRun, open_run
+
+WHOLE = "all classes"
 
 
 def study(
     folder: Path,
     *,
     classes: Sequence[str] | None = None,
+    whole: bool = False,
     every_checkpoint: bool = False,
     steps: int = 64,
     probes: int = 1,
     max_samples: int = 512,
 ) -> dict[str, Any]:
-    """Spectra of the plain cross-entropy on each class's training images; writes hessian.json and plots."""
+    """Spectra of the plain cross-entropy on training images (an adaptation's: the source's), class by class.
+
+    ``whole`` takes one spectrum of all classes instead. Writes hessian.json and plots.
+    """
+    if whole and classes:
+        raise UserError("--whole is one spectrum of all classes; leave out --class")
     names: list[str | None] = [None]
     if every_checkpoint:
         names = [path.name for path in sorted(folder.glob("epoch-*.pt"))]
@@ -40,7 +49,8 @@ def study(
     spectra: dict[str, ClassSpectrum] = {}
     for name in names:
         run = open_run(folder, name=name)
-        spectra = of_run(run, classes, steps=steps, probes=probes, max_samples=max_samples)
+        how = {"steps": steps, "probes": probes, "max_samples": max_samples}
+        spectra = {WHOLE: of_all_classes(run, **how)} if whole else of_run(run, classes, **how)
         epoch = run.epoch
         for label, result in spectra.items():
             s = result.spectrum
@@ -64,18 +74,13 @@ def of_run(
     run: OpenRun, classes: Sequence[str] | None = None, *, steps: int = 64, probes: int = 1, max_samples: int = 512
 ) -> dict[str, ClassSpectrum]:
     """Spectra by class name, on training images without augmentation, BatchNorm in eval mode."""
-    stream = run.data.streams["labelled"]
+    stream = run.data.labelled
     for name in classes or ():
         if name not in stream.classes:
             raise UserError(f"no class is called '{name}'; {did_you_mean(name, stream.classes)}")
     wanted = [stream.classes.index(name) for name in classes or stream.classes]
     assert stream.labels is not None
-    method: Any = run.method
-    net = method.player.judged()
-
-    def scaled_loss(logits: Tensor, target: Tensor) -> Tensor:
-        return cross_entropy(method.logit_scale * logits, target)
-
+    net, scaled_loss = _task(run)
     found: dict[str, ClassSpectrum] = {}
     for k in wanted:
         mine = (stream.labels == k).nonzero()[:max_samples, 0]
@@ -86,6 +91,27 @@ def of_run(
         )  # fmt: skip
         found[stream.classes[k]] = spectrum[k]
     return found
+
+
+def of_all_classes(run: OpenRun, *, steps: int = 64, probes: int = 1, max_samples: int = 512) -> ClassSpectrum:
+    """One spectrum of the task loss, on training images at random without regard to class, the same for every run."""
+    stream, net_and_loss = run.data.labelled, _task(run)
+    rows = torch.randperm(len(stream), generator=generator(0, "hessian", "rows"))[:max_samples]
+    assert stream.labels is not None
+    return sample_spectrum(
+        net_and_loss[0], run.data.eval_view(stream.fetch(rows), generator(0)), stream.labels[rows],
+        loss=net_and_loss[1], steps=steps, probes=probes, generator=generator(0, "hessian"),
+    )  # fmt: skip
+
+
+def _task(run: OpenRun) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
+    """The network that is judged, and the cross-entropy of its logits, scaled as in training."""
+    method: Any = run.method
+
+    def loss(logits: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(method.logit_scale * logits, target)
+
+    return method.player.judged(), loss
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -6,16 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from evenhand import parallel
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.methods.protocol import Listens, Method, Recogniser
+from evenhand.measure.shift import adaptation_troubles
+from evenhand.methods.protocol import Listens, Method
 from evenhand.run import checkpoint
+from evenhand.run.adaptation import judge_target
+from evenhand.run.selection import Best, check_selection, rules_of
 from evenhand.run.settings import Run
-
-LOWER_IS_BETTER = {"loss", "ece", "fid", "kid", "label_kl"}
 
 
 class Keeper:
@@ -26,9 +25,9 @@ class Keeper:
     ) -> None:
         self.method, self.streams, self.run, self.folder = method, streams, run, folder
         self.digest, self.total, self.epoch_steps = digest, total, epoch_steps
-        self.rule, _, self.metric = run.select.partition(":")
-        self.best = -math.inf
-        self.judged = check_selection(method, streams, run)
+        check_selection(method, streams, run.select, run.select_also)
+        self.best = Best(rules_of(run.select, run.select_also))
+        self.warned: set[str] = set()
         if parallel.is_writer():
             checkpoint.sweep(folder)
 
@@ -49,26 +48,30 @@ class Keeper:
                 "choose another run.folder, or train with the recipe.toml in it"
             )
         self.method.load_state(content["method"])
-        self.best = content["best"]
+        self.best.scores |= {self.run.select: content["best"]} | content.get("best_also", {})
         return int(content["step"])
 
     def judge(self, step: int) -> dict[str, dict[str, float]]:
-        """Measure the streams that selection or feedback may see; the test split only under 'oracle'."""
+        """Measure the streams that selection or feedback may see; the test split only if a rule says 'oracle'."""
         measured: dict[str, dict[str, float]] = {}
         self._finite_state(step)
-        for split in ["val"] * ("val" in self.streams) + ["test"] * (self.rule == "oracle"):
+        oracle = any(rule.kind == "oracle" for rule in self.best.rules)
+        for split in ["val"] * ("val" in self.streams) + ["test"] * oracle:
             measured[split] = self.method.judge(self.streams[split], batch=self.run.eval_batch)
         if isinstance(self.method, Listens) and "val" in measured:
             self.method.feedback(measured["val"], self.streams)
-        if self.judged is not None:
-            values = measured[self.judged]
-            if self.metric not in values:
-                raise UserError(f"run.select names '{self.metric}'; measured are: {', '.join(sorted(values))}")
-            score = -values[self.metric] if self.metric in LOWER_IS_BETTER else values[self.metric]
-            if score > self.best:
-                self.best = score
-                self._write("best.pt", step)
+        if target := judge_target(self.method, self.streams, batch=self.run.eval_batch):
+            measured["target"] = target
+        for rule in self.best.beaten(measured):
+            self._write("best.pt" if rule.text == self.run.select else rule.file, step)
         return measured
+
+    def troubles(self, step: int, measured: dict[str, dict[str, float]]) -> list[str]:
+        """What goes wrong with adaptation in the second half of training, each kind once."""
+        late = adaptation_troubles(measured.get("target", {})) if 2 * step >= self.total else {}
+        new = {kind: said for kind, said in late.items() if kind not in self.warned}
+        self.warned |= new.keys()
+        return list(new.values())
 
     def save(self, step: int) -> None:
         self._write("last.pt", step)
@@ -90,28 +93,10 @@ class Keeper:
             return
         content = {
             "method": self._finite_state(step), "step": step, "total": self.total, "epoch": step / self.epoch_steps,
-            "best": self.best, "digest": self.digest,
+            "best": self.best.scores.get(self.run.select, -math.inf), "digest": self.digest,
+            "best_also": {rule: self.best.scores[rule] for rule in self.run.select_also},
         }  # fmt: skip
         checkpoint.save(self.folder / name, content)
-
-
-def check_selection(method: Method, streams: Streams, run: Run) -> str | None:
-    """The stream that ``run.select`` judges by; refuses a missing one and an unknown metric, on one sample."""
-    rule, _, metric = run.select.partition(":")
-    judged = {"val": "val", "oracle": "test"}.get(rule)
-    if judged is None:
-        return None
-    if judged not in streams:
-        raise UserError(
-            f"run.select = '{run.select}' needs a '{judged}' stream; "
-            "carve one with data.val_per_class, or use select = 'last'"
-        )
-    if not isinstance(method, Recogniser):
-        return judged  # judging a generator takes long: a wrong name shows at the first evaluation
-    known = method.judge(streams[judged].subset(torch.arange(1)), batch=1)
-    if metric not in known:
-        raise UserError(f"run.select names '{metric}'; measured are: {', '.join(sorted(known))}")
-    return judged
 
 
 def diverged(what: str, step: int, folder: Path) -> str:

@@ -91,6 +91,12 @@ class Log:
                 if isinstance(value, float):
                     self.board.add_scalar(f"{kind}/{name}", value, step)
 
+    def warn(self, step: int, epoch: float, said: str) -> None:
+        """One line for the terminal and the diary."""
+        self.row("event", step, epoch, {"event": "warning", "warning": said})
+        if self.writer:
+            self.bar.console.print(f"warning at step {step}: {said}", markup=False, highlight=False, soft_wrap=True)
+
     def advance(self, step: int, rate: float, note: str) -> None:
         shown = f"{rate:,.0f} img/s" if math.isfinite(rate) else ""
         self.bar.update(self.task, completed=step, rate=shown, note=note)

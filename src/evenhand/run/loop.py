@@ -73,6 +73,8 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 measured = keeper.judge(done)
                 for split, values in measured.items():
                     log.row(split, done, done / epoch_steps, values)
+                for said in keeper.troubles(done, measured):
+                    log.warn(done, done / epoch_steps, said)
                 keeper.save(done)
                 since = time.perf_counter()
             if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:

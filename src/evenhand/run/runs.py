@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import platform
@@ -19,8 +20,10 @@ from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
+from evenhand.run.adaptation import picture_domains
 from evenhand.run.loop import fit
 from evenhand.run.recipe import Recipe, load_recipe, smoke_recipe
+from evenhand.run.selection import rules_of
 from evenhand.run.sheet import write_sheet
 
 
@@ -51,8 +54,13 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
         _describe(folder, recipe, data)
     fit(method, data.streams, recipe.run, digest=recipe.digest())
     if is_complete(folder):
-        measure(folder)
+        measure(folder, split=final_split(data))
     return folder
+
+
+def final_split(data: Data) -> str:
+    """What a run is measured on in the end: the test, or the validation where a target has no labels at all."""
+    return "test" if "test" in data.streams else "val"
 
 
 def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:
@@ -108,7 +116,7 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     if split not in run.data.streams:
         raise UserError(f"this run has no '{split}' split; it has: {', '.join(run.data.streams)}")
     result = run.method.examine(run.data.streams[split], run.data.groups, batch=run.recipe.run.eval_batch)
-    table = {
+    table: dict[str, Any] = {
         "split": split,
         "checkpoint": run.checkpoint,
         "step": run.step,
@@ -118,12 +126,30 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
         "groups_rule": f"{run.data.groups_rule}, by training count",
         **result,
     }
+    if run.recipe.run.select_also:
+        table["also"] = _measure_also(run, split)
+    if "target" in run.data.streams:
+        table["adaptation"] = picture_domains(run.method, run.data, batch=run.recipe.run.eval_batch)
     if parallel.is_writer():
-        name = "measure.json" if split == "test" else f"measure-{split}.json"
+        name = "measure.json" if split == final_split(run.data) else f"measure-{split}.json"
         checkpoint.write_atomically(run.folder / name, json.dumps(table, indent=1).encode())
         if split == "test" and hasattr(run.method, "sample"):
             write_sheet(run.folder / "sheet.png", run.method, run.data.streams[split], run.data.counts)
     return table
+
+
+def _measure_also(run: OpenRun, split: str) -> dict[str, dict[str, Any]]:
+    """The numbers of the checkpoints that other rules would have chosen; the run's own weights are put back."""
+    settings, stream, own = run.recipe.run, run.data.streams[split], copy.deepcopy(run.method.state())
+    found: dict[str, dict[str, Any]] = {}
+    for rule in rules_of("last", settings.select_also):
+        content = checkpoint.load(run.folder / rule.file)
+        run.method.load_state(content["method"])
+        numbers = run.method.judge(stream, batch=settings.eval_batch)
+        labels = {"chosen_with_target_labels": rule.kind == "oracle"}
+        found[rule.text] = {**numbers, **labels, "checkpoint": rule.file, "step": int(content["step"])}
+    run.method.load_state(own)
+    return found
 
 
 def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
@@ -139,7 +165,7 @@ def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
         update={
             "folder": str(folder.with_name(f"{folder.name}-needs-{target.replace(':', '-').replace('/', '-')}")),
             "resume": True,
-            **{key: getattr(other.run, key) for key in ("epochs", "steps", "eval_every", "select")},
+            **{key: getattr(other.run, key) for key in ("epochs", "steps", "eval_every", "select", "select_also")},
         }
     )
     whole = {"imbalance": 1.0, "n_max": None} if name == "annotator" else {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from evenhand.run.selection import parse_rule
 from evenhand.settings import Settings
 
 
@@ -17,7 +18,10 @@ class Run(Settings):
     eval_every: float = Field(1, gt=0, description="epochs between evaluations and checkpoints")
     keep_every: float | None = Field(None, gt=0, description="epochs between checkpoints that are kept")
     log_every: int = Field(20, gt=0, description="steps between rows of the log")
-    select: str = Field("last", description="checkpoint to measure: last, val:<metric>, oracle:<metric> (test!)")
+    select: str = Field(
+        "last", description="checkpoint to measure: last, val:<metric>, label-free:<score>, oracle:<metric> (test!)"
+    )
+    select_also: list[str] = Field([], description="further rules whose choices are measured beside it, never used")
     eval_batch: int = Field(512, gt=0, description="samples per evaluation batch")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     threads: int | None = Field(None, gt=0, description="torch threads on the CPU; default: torch's own choice")
@@ -30,7 +34,12 @@ class Run(Settings):
     @field_validator("select")
     @classmethod
     def _known_rule(cls, value: str) -> str:
-        rule, _, metric = value.partition(":")
-        if value == "last" or (rule in ("val", "oracle") and metric):
-            return value
-        raise ValueError(f"'{value}' is not a rule; use last, val:<metric> or oracle:<metric>, e.g. val:mean_recall")
+        parse_rule(value)
+        return value
+
+    @model_validator(mode="after")
+    def _further_rules(self) -> Run:
+        for text in self.select_also:
+            if parse_rule(text) is None or [self.select, *self.select_also].count(text) > 1:
+                raise ValueError(f"select_also names '{text}', which is kept anyway; leave it out")
+        return self

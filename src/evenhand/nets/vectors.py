@@ -1,0 +1,28 @@
+"""A perceptron for samples that are vectors already: features of another network, tables."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from evenhand.nets.heads import Classifier, HeadKind, make_head
+
+
+class Perceptron(Classifier):
+    """``depth`` hidden layers of ``width`` units, ReLU after each, BatchNorm before it if asked; x (N, channels)."""
+
+    def __init__(
+        self, depth: int = 2, *, num_classes: int, channels: int, head: HeadKind = "linear", width: int = 256,
+        batch_norm: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(num_features=width)
+        layers: list[nn.Module] = []
+        for inputs in [channels, *[width] * (depth - 1)]:
+            norm = [nn.BatchNorm1d(width)] if batch_norm else []
+            layers += [nn.Linear(inputs, width, bias=not batch_norm), *norm, nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+        self.fc = make_head(head, width, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        if x.ndim != 2:
+            raise ValueError(f"samples of shape {tuple(x.shape)}: net 'mlp' takes vectors (N, d); set data.embed")
+        return self.layers(x)

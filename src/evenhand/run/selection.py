@@ -1,0 +1,101 @@
+"""Which checkpoint is the best: rules by name, on validation, on the target without its labels, or on the test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evenhand.data.stream import Streams
+from evenhand.errors import UserError, did_you_mean
+from evenhand.measure.shift import SCORES
+from evenhand.methods.protocol import Method, Recogniser
+
+LOWER_IS_BETTER = {"loss", "ece", "fid", "kid", "label_kl"}
+SOURCE_RISK = "source-risk"
+LABEL_FREE = (*SCORES, SOURCE_RISK)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``val:<metric>``, ``label-free:<score>`` (source-risk: the validation loss) or ``oracle:<metric>`` (test!)."""
+
+    kind: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def stream(self) -> str:
+        """What is judged for it."""
+        if self.kind == "label-free" and self.name != SOURCE_RISK:
+            return "target"
+        return "test" if self.kind == "oracle" else "val"
+
+    @property
+    def metric(self) -> str:
+        return "loss" if self.name == SOURCE_RISK else self.name
+
+    @property
+    def file(self) -> str:
+        """Where a rule of ``run.select_also`` keeps its choice."""
+        return f"best-{self.kind}-{self.name}.pt"
+
+    def score(self, measured: dict[str, dict[str, float]]) -> float:
+        """Higher is better."""
+        values = measured[self.stream]
+        if self.metric not in values:
+            raise UserError(f"run.select names '{self.metric}'; measured are: {', '.join(sorted(values))}")
+        value = values[self.metric]
+        return -value if self.metric in LOWER_IS_BETTER else value
+
+
+def parse_rule(text: str) -> Rule | None:
+    """The rule that a recipe writes; None for "last"."""
+    kind, _, name = text.partition(":")
+    if text == "last":
+        return None
+    if kind not in ("val", "oracle", "label-free") or not name:
+        remedy = "use last, val:<metric>, label-free:<score> or oracle:<metric>, e.g. val:mean_recall"
+        raise ValueError(f"'{text}' is not a rule; {remedy}")
+    if kind == "label-free" and name not in LABEL_FREE:
+        raise ValueError(f"'{name}' is no label-free score; {did_you_mean(name, LABEL_FREE)}")
+    return Rule(kind, name)
+
+
+def rules_of(select: str, also: Sequence[str]) -> list[Rule]:
+    return [rule for text in (select, *also) if (rule := parse_rule(text)) is not None]
+
+
+def check_selection(method: Method, streams: Streams, select: str, also: Sequence[str] = ()) -> None:
+    """Refuse, before training, a rule whose stream is missing or whose metric is unknown (on one sample)."""
+    for rule in rules_of(select, also):
+        if rule.stream not in streams:
+            remedy = "name one in data.target" if rule.stream == "target" else "carve one with data.val_per_class"
+            raise UserError(
+                f"run.select = '{rule.text}' needs a '{rule.stream}' stream; {remedy}, or use select = 'last'"
+            )
+        if not isinstance(method, Recogniser):
+            if rule.stream == "target":
+                raise UserError(f"run.select = '{rule.text}' needs a method that predicts classes; use val:<metric>")
+            continue  # judging a generator takes long: a wrong name shows at the first evaluation
+        if rule.stream != "target":
+            rule.score({rule.stream: method.judge(streams[rule.stream].subset(torch.arange(1)), batch=1)})
+
+
+class Best:
+    """The best score of every rule so far, and which of them a new evaluation beats."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = list(rules)
+        self.scores = {rule.text: -math.inf for rule in rules}
+
+    def beaten(self, measured: dict[str, dict[str, float]]) -> list[Rule]:
+        """The rules by which this evaluation is the best yet; it is remembered as such."""
+        new = [rule for rule in self.rules if rule.score(measured) > self.scores[rule.text]]
+        self.scores |= {rule.text: rule.score(measured) for rule in new}
+        return new
