@@ -18,21 +18,30 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 
+from evenhand.data.vocabulary import HF
 from evenhand.errors import did_you_mean
 from evenhand.nets.cifar import CifarResNet, SmallCNN
 from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
+from evenhand.nets.text import TextMean, TextTransformer
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
-__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head"]
+__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head", "reads_text"]
 
 NETS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": SmallCNN,
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
     **{f"resnet{depth}": partial(ImageNetResNet, depth) for depth in (18, 34, 50, 101)},
     **{f"wrn28-{factor}": partial(WideResNet, factor) for factor in (2, 8)},
+    "text-transformer": TextTransformer,
+    "text-mean": TextMean,
 }
+
+
+def reads_text(name: str) -> bool:
+    """Whether a network takes tokens; the others take images."""
+    return name.startswith(("text-", HF))
 
 
 def build_net(
@@ -42,22 +51,30 @@ def build_net(
     channels: int = 3,
     head: HeadKind = "linear",
     width: int | None = None,
+    depth: int | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
 ) -> Classifier:
-    """The network called ``name`` in ``NETS``; None leaves an option at the network's own default.
+    """The network called ``name`` in ``NETS`` or ``hf:FOLDER``; None leaves an option at the network's own default.
 
-    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet).
+    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet), or the length of
+    word vectors; ``depth`` the number of a transformer's blocks.
     """
-    if name not in NETS:
+    if name.startswith(HF):
+        from evenhand.nets.hf import HFEncoder
+
+        make: Callable[..., Classifier] = partial(HFEncoder, name)
+    elif name in NETS:
+        make = NETS[name]
+    else:
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
-    given = {"width": width, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
+    given = {"width": width, "depth": depth, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
     options = {option: value for option, value in given.items() if value is not None}
-    accepted = inspect.signature(NETS[name]).parameters
+    accepted = inspect.signature(make).parameters
     for option, value in options.items():
         if option not in accepted:
             raise ValueError(f"net '{name}' has no option {option} (got {value}); leave it out")
     for option, value in {"channels": channels, **options}.items():
         if option != "zero_init_residual" and value < 1:
             raise ValueError(f"{option} is {value}; it must be at least 1")
-    return NETS[name](num_classes=num_classes, channels=channels, head=head, **options)
+    return make(num_classes=num_classes, channels=channels, head=head, **options)
