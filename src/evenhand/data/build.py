@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, field_validator, model_validator
 
-from evenhand.data import builtin, formats, shapes
+from evenhand.data import builtin, formats, phrases, shapes
 from evenhand.data.adapt import read_domains
 from evenhand.data.augment import PRESETS, Pipeline, build, channel_stats
 from evenhand.data.loader import View
@@ -210,6 +210,8 @@ def _read(settings: DataSettings) -> Streams:
     mode = "L" if settings.grey else "RGB"
     if settings.set == "shapes":
         return shapes.load()
+    if settings.set == "phrases":
+        return phrases.load()
     if settings.set in builtin.DATASETS:
         return builtin.load(settings.set)
     if settings.root is not None:
