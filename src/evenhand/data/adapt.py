@@ -21,6 +21,7 @@ from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in
 from evenhand.data.frame import join, reframe
 from evenhand.data.published import read_image_list
 from evenhand.data.stream import Stream, Streams
+from evenhand.data.text import holds_text
 from evenhand.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def read_domains(settings: DataSettings) -> Streams:
     if settings.by_frequency:
         raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
     domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
+    if any(holds_text(part.source) for parts in domains.values() for part in parts.values()):
+        raise UserError("data.target adapts between domains of images; leave it out to train on texts")
     for name, parts in domains.items():
         needed = ("train", "all", "test", "unlabelled") if name == settings.target else ("train", "all", "val")
         domains[name] = {split: part for split, part in parts.items() if split in needed}

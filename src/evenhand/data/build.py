@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from evenhand.data import builtin, formats, shapes
+from evenhand.data import builtin, formats, phrases, shapes
 from evenhand.data.adapt import read_domains
 from evenhand.data.augment import PRESETS, Pipeline, build, channel_stats
 from evenhand.data.embed import IMAGENET, embed
@@ -26,7 +26,10 @@ from evenhand.data.splits import (
     unlabelled_counts,
 )
 from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.text import holds_text
+from evenhand.data.tokens import TextSettings, tokenise
 from evenhand.data.vectors import Standardise, refuse_image_settings, vector_stats
+from evenhand.data.vocabulary import Vocabulary
 from evenhand.errors import UserError, users_mistake
 from evenhand.settings import Settings
 
@@ -34,7 +37,7 @@ from evenhand.settings import Settings
 class DataSettings(Settings):
     """Which samples, made how uneven, seen how."""
 
-    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, .npz, or image list (with root)")
+    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, JSONL, .npz, or image list (with root)")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
@@ -49,6 +52,7 @@ class DataSettings(Settings):
     n_max: int | None = Field(None, gt=0, description="samples of the largest class; default: all there are")
     unlabelled_max: int | None = Field(None, gt=0, description="as n_max, of unlabelled samples of the rest")
     unlabelled_kind: Literal["equal", "uniform", "inverted"] = Field("equal", description="their profile")
+    labelled_share: float = Field(1.0, gt=0, le=1, description="of every class, once long-tailed; the rest unlabelled")
     order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
     by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
     val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
@@ -57,10 +61,11 @@ class DataSettings(Settings):
     test_per_class: int | None = Field(None, gt=0, description="use only that many test samples of each class")
     split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
-    augment: list[str] = Field(["crop", "flip"], description="training views, see docs")
-    strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled samples")
+    augment: list[str] = Field(["crop", "flip"], description="training views of images, see docs")
+    strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled images")
     normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
+    text: TextSettings = TextSettings()
 
     @field_validator("order")
     @classmethod
@@ -69,12 +74,19 @@ class DataSettings(Settings):
             raise ValueError(f"'{value}' is not an order; use index, reversed, or a list of class names")
         return value
 
+    @model_validator(mode="after")
+    def _one_source_of_unlabelled(self) -> DataSettings:
+        if self.labelled_share < 1 and self.unlabelled_max is not None:
+            raise ValueError("labelled_share and unlabelled_max both choose unlabelled samples; leave one out")
+        return self
+
 
 @dataclass(frozen=True)
 class Data:
     """Streams with the views a method trains and predicts through.
 
-    channels is the width of a network's first layer: image channels, vector length or vocabulary size.
+    channels is the width of a network's first layer: image channels, vector length or vocabulary size. Texts have a
+    vocabulary: ``data.vocabulary.encode(["a fine film"])`` gives what a method predicts on.
     """
 
     streams: Streams
@@ -85,6 +97,7 @@ class Data:
     groups_rule: str = ""
     channels: int = 3
     facts: dict[str, Any] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
 
     @property
     def labelled(self) -> Stream:
@@ -100,13 +113,16 @@ class Data:
         return self.labelled.counts
 
 
-def build_data(settings: DataSettings) -> Data:
-    """Read, hold out validation, make long-tailed, and choose the views."""
+def build_data(settings: DataSettings, words: Sequence[str] | None = None) -> Data:
+    """Read, hold out validation, make long-tailed, and choose the views.
+
+    ``words`` is the vocabulary of an earlier run; otherwise it is made from the training texts.
+    """
     with users_mistake("[data]"):
-        return _build(settings)
+        return _build(settings, words)
 
 
-def _build(settings: DataSettings) -> Data:
+def _build(settings: DataSettings, words: Sequence[str] | None) -> Data:
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
@@ -142,13 +158,19 @@ def _build(settings: DataSettings) -> Data:
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
+    groups = dict(head_mid_tail(train.counts, settings.groups))
+    if holds_text(train.source):
+        seen = tokenise(streams, settings.text, words)
+        views = seen.train_view, seen.strong_view, seen.eval_view
+        return Data(
+            seen.streams, *views, groups, settings.groups, seen.vocabulary.size, seen.facts, seen.vocabulary
+        )  # fmt: skip
     sample = train.fetch(torch.tensor([0]))
     if sample.ndim == 2:
         refuse_image_settings(settings)
     mean, std = _statistics(settings, train)
     if len(mean) != sample.shape[1]:
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
-    groups = dict(head_mid_tail(train.counts, settings.groups))
     facts = {"mean": list(mean), "std": list(std), "size": list(sample.shape[2:])}
     return Data(streams, *_views(settings, sample, mean, std), groups, settings.groups, sample.shape[1], facts)
 
@@ -169,7 +191,7 @@ def make_longtailed(train: Stream, settings: DataSettings) -> tuple[Stream, Stre
     """The training stream cut to the recipe's profile, and an unlabelled one from the rest if it is asked for."""
     s = settings
     if s.imbalance == 1 and s.n_max is None and s.unlabelled_max is None:
-        return train, None
+        return _hide_labels(train, s) if s.labelled_share < 1 else (train, None)
     assert train.labels is not None
     K = len(train.classes)
     rank = class_order(s.order, K, train.classes)
@@ -180,8 +202,18 @@ def make_longtailed(train: Stream, settings: DataSettings) -> tuple[Stream, Stre
         if want > have:
             raise UserError(f"class '{name}' has {have} samples, the profile wants {want}; lower data.n_max")
     if not s.unlabelled_max:
-        return train.subset(longtail_subset(train.labels, counts, s.split_seed)), None
+        cut = train.subset(longtail_subset(train.labels, counts, s.split_seed))
+        return _hide_labels(cut, s) if s.labelled_share < 1 else (cut, None)
     labelled, unlabelled = semi_supervised_split(train.labels, counts, extra, s.split_seed)
+    return train.subset(labelled), train.subset(unlabelled, "unlabelled")
+
+
+def _hide_labels(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:
+    """A share of every class, at least one sample of each, with labels; all the rest without."""
+    assert train.labels is not None
+    counts = [min(n, max(1, round(settings.labelled_share * n))) for n in train.counts]
+    rest = [n - few for n, few in zip(train.counts, counts, strict=True)]
+    labelled, unlabelled = semi_supervised_split(train.labels, counts, rest, settings.split_seed)
     return train.subset(labelled), train.subset(unlabelled, "unlabelled")
 
 
@@ -189,13 +221,15 @@ def _read(settings: DataSettings) -> Streams:
     mode = "L" if settings.grey else "RGB"
     if settings.set == "shapes":
         return shapes.load()
+    if settings.set == "phrases":
+        return phrases.load()
     if settings.set in builtin.DATASETS:
         return builtin.load(settings.set)
     if settings.root is not None:
         return _read_lists(settings, mode)
     parts = formats.read(settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable)
     if "all" in parts:
-        return {"train": parts["all"]}
+        parts["train"] = parts.pop("all")
     if "train" not in parts:
         found = ", ".join(parts)
         raise UserError(f"{settings.set} has no training part (found: {found}); name one folder or split 'train'")

@@ -20,9 +20,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from evenhand.data.corpora import IMDB, REUTERS, ParsedTexts, read_imdb, read_reuters
 from evenhand.data.domains import PHOTOS, STYLES, blend, emoji_packages, read_emoji, read_fonts
 from evenhand.data.packages import Package, Progress, home, obtain_package
-from evenhand.data.stream import Memory, Stream
+from evenhand.data.stream import Memory, Source, Stream
+from evenhand.data.text import Texts, pack, unpack
 from evenhand.data.typefaces import TYPEFACES
 from evenhand.errors import UserError, did_you_mean
 
@@ -40,7 +42,7 @@ class Dataset:
     sizes: tuple[int, ...]  # of its parts
     licence: str
     package: Package
-    read: Callable[..., Parsed] | None = None
+    read: Callable[..., Parsed | ParsedTexts] | None = None
     more: tuple[Package, ...] = ()
     domains: tuple[str, ...] = ()
     parts: tuple[str, ...] = ("train", "test")
@@ -108,8 +110,12 @@ def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
     with safe_open(row.cached, framework="pt") as file:
         classes = tuple(json.loads(file.metadata()["classes"]))
         for split in row.splits:
-            images, labels = file.get_tensor(f"{split}.images"), file.get_tensor(f"{split}.labels")
-            streams[split] = Stream(Memory(images), labels, classes, f"{name} {split}")
+            source: Source
+            if f"{split}.texts" in file.keys():  # noqa: SIM118  (a safetensors file is no dict)
+                source = Texts(unpack(file.get_tensor(f"{split}.texts"), file.get_tensor(f"{split}.ends")))
+            else:
+                source = Memory(file.get_tensor(f"{split}.images"))
+            streams[split] = Stream(source, file.get_tensor(f"{split}.labels"), classes, f"{name} {split}")
     sizes = [sum(len(s) for key, s in streams.items() if key.endswith(split)) for split in row.parts]
     if sizes != list(row.sizes):
         raise UserError(f"'{name}' should have {row.sizes} samples; delete {row.cached} and load it again")
@@ -281,6 +287,14 @@ DATASETS: dict[str, Dataset] = {
             _EMOJI[0], read_emoji, _EMOJI[1:], STYLES, ("train", "val", "test"),
         ),
         Dataset(
+            "imdb", "film reviews, negative or positive",
+            2, (39_700, 9_878), "MIT (package; Maas et al. 2011)", IMDB, read_imdb,
+        ),
+        Dataset(
+            "reuters", "news stories of one topic, a natural long tail of 33 topics",
+            33, (6_402, 2_748), "none stated; research use", REUTERS, read_reuters,
+        ),
+        Dataset(
             "mobilenet_v2", "weights: a small ImageNet network, as torchvision has it",
             0, (0, 0), "BSD-3-Clause", _MOBILENET_V2,
         ),
@@ -309,11 +323,14 @@ def _lines(file: Path) -> list[str]:
     return gzip.decompress(file.read_bytes()).decode().splitlines()
 
 
-def _keep(parsed: Parsed, path: Path) -> None:
+def _keep(parsed: Parsed | ParsedTexts, path: Path) -> None:
     classes, parts = parsed
     tensors = {}
-    for split, (images, labels) in parts.items():
-        tensors[f"{split}.images"] = torch.from_numpy(images.astype(np.uint8, order="C"))
+    for split, (samples, labels) in parts.items():
+        if isinstance(samples, list):
+            tensors[f"{split}.texts"], tensors[f"{split}.ends"] = pack(samples)
+        else:
+            tensors[f"{split}.images"] = torch.from_numpy(samples.astype(np.uint8, order="C"))
         tensors[f"{split}.labels"] = torch.from_numpy(labels.astype(np.int64))
     save_whole(tensors, path, {"classes": json.dumps(classes)})
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, load_image, natural
 from evenhand.data.stream import Memory, Source, Stream, Streams
+from evenhand.data.text import is_table_of_texts, read_texts
 from evenhand.errors import UserError, did_you_mean
 
 SPLITS = ("train", "val", "test", "unlabelled")
@@ -34,6 +35,8 @@ def read(
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's or MNIST's own files.
 
+    A CSV with a column ``text`` and a ``.jsonl`` hold texts: see ``data.text``.
+
     ``<class>/*`` gives the key "all"; ``train|val|test/<class>/*`` and ``unlabelled/*`` the splits;
     ``<domain>/<class>/*`` the domains; a CSV ``path,label,domain,split`` splits, domains or "domain/split".
     Classes and files are in natural order of their names, whatever the disk says.
@@ -52,12 +55,14 @@ def read(
         if benchmark is not None:
             return benchmark
         table, by_domain = _from_folder(place)
+    elif kind == ".jsonl" or (kind == ".csv" and is_table_of_texts(read_text(place))):
+        return read_texts(place, read_text(place))
     elif kind == ".csv":
         table, by_domain = _from_csv(place)
     elif kind == ".npz":
         return published.read_npz(place, given)
     else:
-        raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv or an .npz")
+        raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .jsonl or an .npz")
     names = _agree(table, by_domain, classes)
     number = {name: index for index, name in enumerate(names)}
     for key, rows in table.items():
@@ -150,10 +155,12 @@ def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
 
 def read_text(path: Path) -> str:
     """A file's text, with or without byte order mark."""
+    content = path.read_bytes()
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"'{path}' is not UTF-8 text (line {line}: {error.reason}); save it as UTF-8") from error
 
 
 def _agree(table: dict[str, Rows], by_domain: bool, wanted: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -24,13 +24,14 @@ class Net(Settings):
 
     name: str = Field("resnet32", description="see evenhand list")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
+    depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
     weights: str | None = Field(None, description="file to start from (safetensors or state dict)")
 
     def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
         net = build_net(
             self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,
-            stem_stride=self.stem_stride,
+            depth=self.depth, stem_stride=self.stem_stride,
         )  # fmt: skip
         if self.weights is not None:
             load_weights(net, self.weights, skip_head=True)

@@ -18,16 +18,18 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 
+from evenhand.data.vocabulary import HF
 from evenhand.errors import did_you_mean
 from evenhand.nets.cifar import CifarResNet, SmallCNN
 from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
 from evenhand.nets.mobilenet import MobileNetV2
+from evenhand.nets.text import TextMean, TextTransformer
 from evenhand.nets.vectors import Perceptron
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
-__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head"]
+__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head", "reads_text"]
 
 NETS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": SmallCNN,
@@ -37,7 +39,14 @@ NETS: dict[str, Callable[..., Classifier]] = {
     "mobilenet_v2": MobileNetV2,
     "mlp": Perceptron,
     "mlp-bn": partial(Perceptron, batch_norm=True),
+    "text-transformer": TextTransformer,
+    "text-mean": TextMean,
 }
+
+
+def reads_text(name: str) -> bool:
+    """Whether a network takes tokens; the others take images."""
+    return name.startswith(("text-", HF))
 
 
 def build_net(
@@ -47,23 +56,31 @@ def build_net(
     channels: int = 3,
     head: HeadKind = "linear",
     width: int | None = None,
+    depth: int | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
 ) -> Classifier:
-    """The network called ``name`` in ``NETS``; None leaves an option at the network's own default.
+    """The network called ``name`` in ``NETS`` or ``hf:FOLDER``; None leaves an option at the network's own default.
 
-    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet); a perceptron's
-    ``channels`` is the length of its vectors, ``width`` that of its hidden layers.
+    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet), the length of a
+    perceptron's hidden layers or of word vectors; ``depth`` the number of a transformer's blocks. ``channels`` is a
+    perceptron's number of inputs, a text network's number of words.
     """
-    if name not in NETS:
+    if name.startswith(HF):
+        from evenhand.nets.hf import HFEncoder
+
+        make: Callable[..., Classifier] = partial(HFEncoder, name)
+    elif name in NETS:
+        make = NETS[name]
+    else:
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
-    given = {"width": width, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
+    given = {"width": width, "depth": depth, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
     options = {option: value for option, value in given.items() if value is not None}
-    accepted = inspect.signature(NETS[name]).parameters
+    accepted = inspect.signature(make).parameters
     for option, value in options.items():
         if option not in accepted:
             raise ValueError(f"net '{name}' has no option {option} (got {value}); leave it out")
     for option, value in {"channels": channels, **options}.items():
         if option != "zero_init_residual" and value < 1:
             raise ValueError(f"{option} is {value}; it must be at least 1")
-    return NETS[name](num_classes=num_classes, channels=channels, head=head, **options)
+    return make(num_classes=num_classes, channels=channels, head=head, **options)

@@ -18,7 +18,9 @@ from evenhand.data.build import Data, build_data
 from evenhand.data.samplers import mix
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.methods import method_class
+from evenhand.methods.common import Net
 from evenhand.methods.protocol import Method
+from evenhand.nets import reads_text
 from evenhand.run import checkpoint
 from evenhand.run.adaptation import picture_domains
 from evenhand.run.loop import fit
@@ -48,7 +50,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     device = parallel.local_device(recipe.run.device)
     parallel.start(device)
     folder = Path(recipe.run.folder)
-    data = build_data(recipe.data)
+    data = build_data(recipe.data, _words(folder) if (folder / "last.pt").exists() else None)
     method = build_method(recipe, data, device, smoke=smoke)
     if parallel.is_writer():
         _describe(folder, recipe, data)
@@ -67,6 +69,10 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
     """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
     settings: Any = recipe.method
     check_needs(recipe)
+    net = getattr(settings, "net", None)
+    if isinstance(net, Net) and reads_text(net.name) != (data.vocabulary is not None):
+        kind, other = ("texts", "text-transformer") if data.vocabulary is not None else ("images", "resnet32")
+        raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
     needs = {name: _needed(name, target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
@@ -104,7 +110,7 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str = "auto
     content = checkpoint.load(folder / name)
     if content["digest"] != recipe.digest():
         raise UserError(f"{folder / name} belongs to another recipe than {folder / 'recipe.toml'}: restore that file")
-    data = build_data(recipe.data)
+    data = build_data(recipe.data, _words(folder))
     method = build_method(recipe, data, parallel.local_device(device))
     method.load_state(content["method"])
     return OpenRun(folder, recipe, data, method, name, int(content["step"]), float(content["epoch"]))
@@ -178,6 +184,12 @@ def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
     return opened
 
 
+def _words(folder: Path) -> list[str] | None:
+    """The words that the network of a run on texts has learned by number."""
+    kept = folder / "vocabulary.txt"
+    return kept.read_text(encoding="utf-8").split("\n") if kept.exists() else None
+
+
 def _describe(folder: Path, recipe: Recipe, data: Data) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "last.pt").exists():
@@ -202,5 +214,7 @@ def _describe(folder: Path, recipe: Recipe, data: Data) -> None:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
     checkpoint.write_atomically(folder / "recipe.toml", recipe.toml().encode())
+    if data.vocabulary is not None and data.vocabulary.words:
+        checkpoint.write_atomically(folder / "vocabulary.txt", "\n".join(data.vocabulary.words).encode())
     checkpoint.write_atomically(folder / "streams.json", json.dumps(streams, indent=1).encode())
     checkpoint.write_atomically(folder / "environment.json", json.dumps(environment, indent=1).encode())

@@ -1,0 +1,178 @@
+"""Texts as samples: a source of strings, and its readers for CSV and JSON lines.
+
+A row has ``text`` and ``label``, and may have ``split`` (train, val, test, unlabelled) and ``back_translation``, the
+same text translated to another language and back. A row without a label is unlabelled.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenhand.data.stream import Selected, Source, Stream, Streams
+from evenhand.errors import UserError, did_you_mean
+
+SPLITS = ("train", "val", "test", "unlabelled")
+OPTIONAL = ("split", "back_translation")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Strings, and perhaps their back-translations ("" where there is none)."""
+
+    texts: Sequence[str]
+    translations: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Code points, int64 (N, longest), padded with 0: what a text is before a vocabulary is chosen."""
+        rows = [torch.tensor([ord(c) for c in self.texts[i]], dtype=torch.int64) for i in indices.tolist()]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    def identity(self) -> Iterable[bytes]:
+        for text in [*self.texts, *(self.translations or ())]:
+            yield text.encode() + b"\0"
+
+
+def holds_text(source: Source) -> bool:
+    return holds_text(source.source) if isinstance(source, Selected) else isinstance(source, Texts)
+
+
+def texts_of(source: Source) -> Texts:
+    """The strings behind a source, in its order."""
+    if isinstance(source, Texts):
+        return source
+    assert isinstance(source, Selected)
+    inner, places = texts_of(source.source), source.indices.tolist()
+    other = inner.translations
+    return Texts([inner.texts[i] for i in places], None if other is None else [other[i] for i in places])
+
+
+def pack(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Strings as tensors, to be stored: UTF-8 bytes (B,) and where each text ends (N,)."""
+    encoded = [text.encode() for text in texts]
+    whole = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
+    return torch.from_numpy(whole), torch.tensor([len(e) for e in encoded], dtype=torch.int64).cumsum(0)
+
+
+def unpack(content: Tensor, ends: Tensor) -> list[str]:
+    """The strings that ``pack`` has packed."""
+    whole, stops = content.numpy().tobytes(), ends.tolist()
+    return [whole[start:stop].decode() for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+def read_texts(path: Path, content: str) -> Streams:
+    """Streams by split, or "all" (and "unlabelled") without one; classes in natural order of the labels."""
+    from evenhand.data.files import natural
+
+    rows = list(_json_lines(path, content) if path.suffix.lower() == ".jsonl" else _csv_lines(path, content))
+    if not rows:
+        raise UserError(f"'{path}' has no rows; add lines with text and label")
+    parts: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    for where, row in rows:
+        if not row["text"]:
+            raise UserError(f"{where} has no text; fill it in or remove the line")
+        split = row.get("split", "all")
+        if split not in (*SPLITS, "all"):
+            raise UserError(f"{where}: split '{split}' is unknown; {did_you_mean(split, SPLITS)}")
+        if not row["label"] and split in ("val", "test"):
+            raise UserError(f"{where} is in split '{split}' but has no label; fill it in")
+        parts.setdefault(split if row["label"] else "unlabelled", []).append((where, row))
+    known = {row["label"] for split in ("train", "all") for _, row in parts.get(split, [])}
+    for split in ("val", "test"):
+        for where, row in parts.get(split, []):
+            if row["label"] not in known:
+                raise UserError(f"{where}: no training text has label '{row['label']}'; {_few(row['label'], known)}")
+    classes = tuple(sorted(known, key=natural))
+    number = {name: k for k, name in enumerate(classes)}
+    translated = any(row.get("back_translation") for _, row in rows)
+    streams = {}
+    for split, lines in parts.items():
+        source = Texts(
+            [row["text"] for _, row in lines],
+            [row.get("back_translation", "") for _, row in lines] if translated else None,
+        )
+        labels = None if split == "unlabelled" else torch.tensor([number[row["label"]] for _, row in lines])
+        streams[split] = Stream(source, labels, classes, split)
+    return streams
+
+
+def is_table_of_texts(content: str) -> bool:
+    """Whether a CSV's header names texts rather than image files."""
+    header = next(csv.reader(io.StringIO(content, newline=""), skipinitialspace=True), [])
+    return "text" in header and "path" not in header
+
+
+Row = tuple[str, dict[str, str]]  # where it stands, and its cells
+
+
+def _csv_lines(path: Path, content: str) -> Iterator[Row]:
+    reader = csv.DictReader(io.StringIO(content, newline=""), skipinitialspace=True)
+    columns = [column for column in reader.fieldnames or () if column]
+    _check_columns(columns, f"'{path}'")
+    try:
+        for row in reader:
+            where = f"'{path}' line {reader.line_num}"
+            cells = {column: (row[column] or "").strip() for column in columns}
+            if "split" in columns and not cells["split"]:
+                raise UserError(f"{where} has no split; fill it in")
+            yield where, cells
+    except csv.Error as error:
+        raise UserError(
+            f"'{path}' line {reader.line_num + 1} is not CSV ({error}); quote texts and save again"
+        ) from error
+
+
+def _json_lines(path: Path, content: str) -> Iterator[Row]:
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"'{path}' line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{where} is not JSON ({error.msg}); write one object in each line") from error
+        if not isinstance(row, Mapping):
+            raise UserError(f"{where} is a {type(row).__name__}; write an object with text and label")
+        _check_columns([*row, *({"label"} - row.keys())], where)  # no label: unlabelled
+        yield where, {key: _cell(row.get(key), key, where) for key in ("text", "label", *OPTIONAL) if _there(row, key)}
+
+
+def _there(row: Mapping[str, Any], key: str) -> bool:
+    return key in ("text", "label") or row.get(key) is not None
+
+
+def _cell(value: Any, key: str, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str if key != "label" else str | int):
+        raise UserError(f"{where}: {key} is {value!r}; write a string")
+    return str(value).strip()
+
+
+def _check_columns(columns: Iterable[str], where: str) -> None:
+    columns = list(columns)
+    for column in ("text", "label"):
+        if column not in columns:
+            raise UserError(f"{where} has no column '{column}'; {did_you_mean(column, columns)}")
+    missing = [column for column in OPTIONAL if column not in columns]
+    for column in columns:  # a misspelt one would silently be left out
+        hint = did_you_mean(column, missing)
+        if column not in ("text", "label") and hint.startswith("did"):
+            raise UserError(f"{where} has an unknown column '{column}'; {hint}")
+
+
+def _few(wrong: str, known: Iterable[str]) -> str:
+    hint = did_you_mean(wrong, known)
+    return hint if len(hint) < 200 else "correct it, or add training texts of that label"

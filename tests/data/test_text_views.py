@@ -1,0 +1,118 @@
+"""Views of tokens: what each step may and may not do to a text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from evenhand.data.text_views import build_text_view, mask, span, swap, word_dropout
+from evenhand.data.vocabulary import PAD, UNKNOWN
+
+STEPS = {"word-dropout": word_dropout, "mask": mask, "swap": swap, "span": span}
+LENGTH = 12
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def texts(count: int = 200, longest: int = LENGTH, seed: int = 0) -> Tensor:
+    """Texts of different lengths whose words are numbered by place: 10, 11, 12, ..."""
+    size = torch.randint(1, longest + 1, (count, 1), generator=seeded(seed))
+    place = torch.arange(longest)
+    return torch.where(place < size, 10 + place, PAD).expand(count, -1)
+
+
+@given(st.sampled_from(sorted(STEPS)), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_words_stay_in_front_and_none_is_invented(name: str, seed: int) -> None:
+    x = texts(20, seed=seed)
+    out = STEPS[name](x, seeded(seed))
+    assert out.shape == x.shape
+    assert out.dtype == torch.int64
+    real = out != PAD
+    assert real[:, 0].all()
+    assert (real[:, 1:] <= real[:, :-1]).all()
+    for before, after in zip(x, out, strict=True):
+        seen = after[(after != PAD) & (after != UNKNOWN)].tolist()
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(before.tolist())
+
+
+def test_word_dropout_keeps_the_order_and_the_rate() -> None:
+    x = torch.arange(10, 110).expand(300, -1)
+    out = word_dropout(x, seeded(), odds=0.3)
+    kept = out != PAD
+    assert abs(kept.float().mean().item() - 0.7) < 0.01
+    for row in out:
+        assert (row[row != PAD].diff() > 0).all()
+    assert torch.equal(word_dropout(x[:2], seeded(), odds=1.0), x[:2])  # never an empty text
+
+
+def test_mask_hides_words_at_its_rate_and_no_padding() -> None:
+    x = texts(2000)
+    out = mask(x, seeded(), odds=0.25)
+    assert ((out == PAD) == (x == PAD)).all()
+    assert abs((out == UNKNOWN)[x != PAD].float().mean().item() - 0.25) < 0.01
+
+
+def test_swap_moves_words_a_little() -> None:
+    x = texts(500)
+    out = swap(x, seeded(), reach=3.0)
+    assert torch.equal(out.sort(1).values, x.sort(1).values)
+    moved = (out - 10 - torch.arange(LENGTH)).abs()[x != PAD]
+    assert moved.max() == 2
+    assert 0.4 < (moved > 0).float().mean() < 0.9
+
+
+def test_span_is_one_run_of_at_least_its_share() -> None:
+    x = texts(2000)
+    out = span(x, seeded(), low=0.5)
+    before, after = (x != PAD).sum(1), (out != PAD).sum(1)
+    assert (2 * after >= before).all()
+    assert (after < before).any()
+    for row in out:
+        assert (row[row != PAD].diff() == 1).all()
+    full = before == LENGTH
+    assert set(out[full, 0].tolist()) == set(range(10, 10 + LENGTH // 2))
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_samples_draw_for_themselves_and_repeat_by_seed(name: str) -> None:
+    x = (10 + torch.arange(LENGTH)).expand(50, -1)
+    out = STEPS[name](x, seeded(3))
+    assert len({tuple(row) for row in out.tolist()}) > 3
+    assert torch.equal(out, STEPS[name](x, seeded(3)))
+    assert not torch.equal(out, STEPS[name](x, seeded(4)))
+
+
+def test_steps_run_in_order() -> None:
+    x = texts(30)
+    chance = seeded(5)
+    wanted = word_dropout(swap(x, chance), chance)
+    assert torch.equal(build_text_view(["swap", "word-dropout"], length=LENGTH)(x, seeded(5)), wanted)
+
+
+def test_back_translation_comes_first_and_changes_on() -> None:
+    pair = torch.cat([texts(4, seed=1), texts(4, seed=2) + 100 * (texts(4, seed=2) != PAD)], 1)
+    pair[0, LENGTH:] = PAD  # not translated
+    plain = build_text_view(["back-translation"], length=LENGTH, translations=True)(pair, seeded())
+    assert torch.equal(plain, torch.cat([pair[:1, :LENGTH], pair[1:, LENGTH:]]))
+    mixed = build_text_view(["back-translation", "swap"], length=LENGTH, translations=True)(pair, seeded())
+    assert torch.equal(mixed, swap(plain, seeded()))
+    with pytest.raises(ValueError, match="comes first and once"):
+        build_text_view(["swap", "back-translation"], length=LENGTH, translations=True)
+
+
+def test_bad_names_and_samples() -> None:
+    with pytest.raises(ValueError, match="'word-dropot' is unknown; did you mean 'word-dropout'"):
+        build_text_view(["word-dropot"], length=4)
+    view = build_text_view([], length=4)
+    assert view(torch.ones(2, 4, dtype=torch.int64)).shape == (2, 4)
+    with pytest.raises(ValueError, match=r"this view takes tokens, int64 \(N, 4\)"):
+        view(torch.zeros(2, 5, dtype=torch.int64))
+    with pytest.raises(ValueError, match="generator is None"):
+        build_text_view(["swap"], length=4)(torch.ones(2, 4, dtype=torch.int64))
