@@ -191,10 +191,14 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
 ) -> None:
     """One self-contained HTML page, several runs side by side."""
+    from evenhand.report.generators import judged_apart
     from evenhand.report.page import write_report
+    from evenhand.report.records import group_runs, load_run
 
     folders = _run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
+    for line in judged_apart(group_runs(map(load_run, folders))):
+        print(line)
 
 
 @app.command()
