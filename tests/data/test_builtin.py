@@ -21,7 +21,8 @@ import torch
 from PIL import Image
 
 from evenhand.data import builtin, packages
-from evenhand.data.builtin import DATASETS, load, obtain, parse_idx, status
+from evenhand.data.builtin import DATASETS, load, obtain, status
+from evenhand.data.readers import parse_idx
 from evenhand.errors import UserError
 
 Offer = Callable[..., Path]

@@ -420,6 +420,7 @@ def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
         assert table[key] is not None, key
     assert len(table["class_fid"]) == len(table["class_shares"]) == len(table["diversity"]) == 10
     assert table["real_count"] == 600
+    assert table["features_digest"] == method.gan.judged_by.extractor.digest()
     assert table["fake_count"] == table["samples"] == 40
     assert table["group_fid"].keys() == data.groups.keys()
     assert sum(table["group_shares"].values()) == pytest.approx(1)

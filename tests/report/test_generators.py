@@ -19,7 +19,7 @@ from evenhand.cli import app
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.report.gallery import load_sheet, pictures_section
-from evenhand.report.generators import basis, troubles
+from evenhand.report.generators import basis, judged_apart, troubles
 from evenhand.report.page import render, write_report
 from evenhand.report.records import RunRecord, group_runs, load_run
 from evenhand.report.tables import by_kind, per_class_table, summary_table
@@ -177,9 +177,22 @@ def test_terminal_turns_the_summary(tmp_path: Path) -> None:
     assert [str(cell) for cell in table.rows[-1]] == ["selected by", "last", "last"]
 
 
-def test_different_judges_are_said(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest=f"d{s}") for s in range(2)]
-    assert "needs.annotator" in cautions(group_runs(loaded(*runs)))
+def test_different_judges_are_said_once_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest=f"{s}" * 16) for s in range(2)]
+    records = loaded(*runs)
+    (said,) = judged_apart(group_runs(records))
+    assert "00000000 a-0; 11111111 a-1" in said
+    assert "needs.annotator" in cautions(group_runs(records))
+    print_tables(records)
+    assert "same network" in capsys.readouterr().out
+    result = CliRunner().invoke(app, ["report", *map(str, runs)])
+    assert sum("same network" in line for line in result.output.splitlines()) == 1
+
+
+def test_judges_that_agree_or_do_not_say_are_not_warned_of(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest="d" * 16) for s in range(2)]
+    old = make_run(tmp_path, "b", strength=1)
+    assert judged_apart(group_runs(loaded(*runs, old))) == []
 
 
 def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream) -> None:

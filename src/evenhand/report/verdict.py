@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from evenhand.report.generators import troubles
+from evenhand.report.generators import judged_apart, troubles
 from evenhand.report.metrics import FID, MEAN_RECALL, TAIL_FID, TAIL_RECALL, Metric
 from evenhand.report.records import RunGroup
 
@@ -87,12 +87,7 @@ def cautions(groups: Sequence[RunGroup]) -> str:
         found.append("The runs differ in classes or split: their numbers cannot be compared.")
     if len({g.task for g in measured if g.draws}) > 1:
         found.append("The generators differ in classes, reference images or features: their scores cannot be compared.")
-    judges = {r.measure.get("features_digest") for g in measured if g.draws for r in g.measured if r.measure}
-    if len(judges - {None}) > 1:
-        found.append(
-            "Not all generators were judged by the same network: part of the differences is its. Train one annotator "
-            "and name its folder in needs.annotator."
-        )
+    found += map(html.escape, judged_apart([g for g in measured if g.draws]))
     for draws in (False, True):
         streams = (r.streams.get("test") or {} for g in measured if g.draws == draws for r in g.measured)
         if len({json.dumps(stream.get("digest")) for stream in streams} - {"null"}) > 1:

@@ -17,8 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from evenhand.errors import UserError, did_you_mean
+from evenhand.report.generators import judged_apart
 from evenhand.report.page import write_report
-from evenhand.report.tables import by_kind, load_run, summary_table
+from evenhand.report.tables import by_kind, group_runs, load_run, summary_table
 from evenhand.report.terminal import print_tables
 from evenhand.run import checkpoint
 from evenhand.run.recipe import Recipe, load_recipe
@@ -109,7 +110,8 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
         f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
     )
     tables = "\n".join(summary_table(kind).to_markdown() for kind in by_kind(records))
-    text = head + tables + "\n" + "".join(f"\n- {line}" for line in verdicts) + "\n" * bool(verdicts)
+    remarks = verdicts + judged_apart(group_runs(records))
+    text = head + tables + "\n" + "".join(f"\n- {line}" for line in remarks) + "\n" * bool(remarks)
     checkpoint.write_atomically(folder / "table.md", text.encode())
     page = write_report(runs, folder / "report.html")
     say.print(f"table: {folder / 'table.md'}\nreport: {page}", highlight=False)

@@ -22,8 +22,9 @@ from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
-from evenhand.methods.generate.gan import GAN, GANTable
+from evenhand.methods.generate.gan import GAN
 from evenhand.methods.generate.judging import same_task
+from evenhand.methods.generate.players import GANTable
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.adversarial import Adversarial
 from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, mean_prediction

