@@ -22,6 +22,9 @@ from evenhand.errors import did_you_mean
 from evenhand.nets.cifar import CifarResNet, SmallCNN
 from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
+from evenhand.nets.mobilenet import MobileNetV2
+from evenhand.nets.timm import PREFIX, TimmNet
+from evenhand.nets.vit import VisionTransformer
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
@@ -32,6 +35,9 @@ NETS: dict[str, Callable[..., Classifier]] = {
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
     **{f"resnet{depth}": partial(ImageNetResNet, depth) for depth in (18, 34, 50, 101)},
     **{f"wrn28-{factor}": partial(WideResNet, factor) for factor in (2, 8)},
+    "mobilenet_v2": MobileNetV2,
+    "vit-tiny": partial(VisionTransformer, 32, 4, 4, 16, width=64),
+    "vit-b16": partial(VisionTransformer, 224, 16, 12),
 }
 
 
@@ -44,20 +50,25 @@ def build_net(
     width: int | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
+    pretrained: bool | None = None,
 ) -> Classifier:
-    """The network called ``name`` in ``NETS``; None leaves an option at the network's own default.
+    """The network called ``name`` in ``NETS``, or ``timm:NAME``; None leaves an option at the network's own default.
 
-    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet).
+    ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet); ``pretrained``
+    lets timm fetch its weights for ``timm:NAME``.
     """
-    if name not in NETS:
+    if name not in NETS and not name.startswith(PREFIX):
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
-    given = {"width": width, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
+    given = {
+        "width": width, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual, "pretrained": pretrained,
+    }  # fmt: skip
     options = {option: value for option, value in given.items() if value is not None}
-    accepted = inspect.signature(NETS[name]).parameters
+    build = NETS[name] if name in NETS else partial(TimmNet, name.removeprefix(PREFIX))
+    accepted = inspect.signature(build).parameters
     for option, value in options.items():
         if option not in accepted:
             raise ValueError(f"net '{name}' has no option {option} (got {value}); leave it out")
     for option, value in {"channels": channels, **options}.items():
-        if option != "zero_init_residual" and value < 1:
+        if not isinstance(value, bool) and value < 1:
             raise ValueError(f"{option} is {value}; it must be at least 1")
-    return NETS[name](num_classes=num_classes, channels=channels, head=head, **options)
+    return build(num_classes=num_classes, channels=channels, head=head, **options)
