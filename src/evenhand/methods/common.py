@@ -27,7 +27,7 @@ class Net(Settings):
     name: str = Field("resnet32", description="see evenhand list")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
-    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained")
+    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; "": none")
 
     def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
         fetched = self.name.startswith(PREFIX) and self.weights == "pretrained"
@@ -35,7 +35,7 @@ class Net(Settings):
             self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,
             stem_stride=self.stem_stride, pretrained=fetched or None,
         )  # fmt: skip
-        if self.weights is not None and not fetched:
+        if self.weights and not fetched:
             known = self.weights in DATASETS and not Path(self.weights).exists()
             file = obtain_weights(self.weights) if known else self.weights
             load_weights(net.backbone if isinstance(net, TimmNet) else net, file, skip_head=True)
