@@ -89,6 +89,7 @@ CASES: dict[str, Tree] = {
     "swad": adapt("domain-adversarial", average_every=1, average_start=0.3),
     "cdan-mcc-sdat": adapt(mcc=1.0),
     "mcc-sdat": adapt(adversary="none", mcc=1.0, rho=0.01, rho_relative=True),
+    "sdat-auto": adapt(adversary="dann", rho="auto", auto={"steps": 2, "shares": [0.001, 0.01], "tolerance": 1.0}),
     "sdat-clean": adapt(adversary="dann", adv_at="clean"),
     "sdat-adversary": adapt(smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
     "sdat-both": adapt(smooth="both", optim={"freeze_bn": False}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -173,6 +174,7 @@ def test_sdat_at_radius_zero_is_plain_training_bit_for_bit(data: Data, adversary
     smooth, plain = make(data, rho=0.0, **settings), make(data, DomainAdversarial, **settings)
     said = [advance(method, batches(method, data, 4)) for method in (smooth, plain)]
     assert said[0] == said[1]
+    assert smooth.state().pop("rho") == 0.0
     for a, b in zip(tensors(smooth.state()), tensors(plain.state()), strict=True):
         assert torch.equal(a, b)
     moved = make(data, rho=0.1, **settings)
@@ -348,6 +350,57 @@ def test_scalars(data: Data) -> None:
 def test_settings_that_contradict_each_other(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SDAT.settings.model_validate(settings)
+
+
+# the radius without labels of the target
+
+
+def test_automatic_radius_is_the_last_that_source_validation_bears(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of weights, source and seed: judged by short source trainings, and nothing else moves."""
+    judged: list[tuple[str, float, int]] = []
+    plain = SDAT.judge
+
+    def spy(self: SDAT, stream: Any, **how: Any) -> dict[str, float]:
+        steps = next(int(b) for name, b in self.net.named_buffers() if name.endswith("tracked"))
+        judged.append((stream.name, float(self.rho or 0.0), steps))
+        assert self.adversary is None
+        assert all(math.isfinite(value) for value in plain(self, stream, **how).values())
+        return {"accuracy": 0.9 - float(self.rho or 0.0)}
+
+    monkeypatch.setattr(SDAT, "judge", spy)
+    settings: dict[str, Any] = {"rho": "auto", "auto": {"steps": 3, "shares": [1e-3, 1e-2, 10.0], "tolerance": 0.5}}
+    method, again = make(data, **settings), make(data, **settings)
+    before = copy.deepcopy(method.state())
+    for each in (method, again):
+        each.schedule(Progress(0, 2, TOTAL))
+    norm = math.sqrt(sum(float(p.detach().double().square().sum()) for p in method.net.parameters()))
+    assert method.rho == again.rho == pytest.approx(0.01 * norm, rel=1e-5)
+    radii = [0.0, 1e-3 * norm, 1e-2 * norm, 10 * norm]
+    assert judged[:4] == judged[4:] == [("val", pytest.approx(rho, rel=1e-5), 3) for rho in radii]
+    for a, b in zip(tensors(before), tensors(method.state()), strict=True):
+        assert torch.equal(a, b)
+    resumed = make(data, rho="auto", auto={"shares": [0.5]})
+    resumed.load_state(method.state())
+    said = advance(resumed, batches(resumed, data, 1))
+    assert len(judged) == 8  # it is remembered, not found again
+    assert float(said[0]["rho"]) == pytest.approx(method.rho)
+
+
+def test_automatic_radius_trains_its_probes() -> None:
+    """A radius beyond all weights learns nothing and fails."""
+    easy = build_data(DataSettings(set="shapes", target="shapes-negative", val_share=0.2, augment=[]))
+    auto = {"steps": 40, "shares": [1e-3, 100.0], "tolerance": 0.06}
+    method = make(
+        easy, adversary="none", bottleneck=0, batch=64, rho="auto", auto=auto, net={"name": "small-cnn", "width": 8}
+    )
+    method.schedule(Progress(0, 2, TOTAL))
+    norm = math.sqrt(sum(float(p.detach().double().square().sum()) for p in method.net.parameters()))
+    assert method.rho == pytest.approx(1e-3 * norm, rel=1e-5)
+
+
+def test_automatic_radius_needs_validation(data: Data) -> None:
+    with pytest.raises(ValueError, match=r"data\.val_share"):
+        make(replace(data, streams={k: v for k, v in data.streams.items() if k != "val"}), rho="auto")
 
 
 # what is learned

@@ -47,6 +47,7 @@ def size(net: nn.Module) -> int:
         ("resnet50", {"num_classes": 1000}, 25_557_032),
         ("resnet101", {"num_classes": 1000}, 44_549_160),
         ("wrn28-2", {}, 1_467_610),
+        ("vit-b16", {"num_classes": 1000}, 86_567_656),  # timm's figure
         ("small-cnn", {"channels": 1}, 61_050),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -9,8 +10,10 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from evenhand.data.builtin import DATASETS, obtain_weights
 from evenhand.methods.protocol import Progress
 from evenhand.nets import Classifier, HeadKind, build_net
+from evenhand.nets.timm import PREFIX, TimmNet
 from evenhand.nets.weights import load_weights
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
@@ -26,15 +29,18 @@ class Net(Settings):
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
-    weights: str | None = Field(None, description="file to start from (safetensors or state dict)")
+    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; '': none")
 
     def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
+        fetched = self.name.startswith(PREFIX) and self.weights == "pretrained"
         net = build_net(
             self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,
-            depth=self.depth, stem_stride=self.stem_stride,
+            depth=self.depth, stem_stride=self.stem_stride, pretrained=fetched or None,
         )  # fmt: skip
-        if self.weights is not None:
-            load_weights(net, self.weights, skip_head=True)
+        if self.weights and not fetched:
+            known = self.weights in DATASETS and not Path(self.weights).exists()
+            file = obtain_weights(self.weights) if known else self.weights
+            load_weights(net.backbone if isinstance(net, TimmNet) else net, file, skip_head=True)
         return net
 
 

@@ -25,7 +25,9 @@ from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
 from evenhand.nets.mobilenet import MobileNetV2
 from evenhand.nets.text import TextMean, TextTransformer
+from evenhand.nets.timm import PREFIX, TimmNet
 from evenhand.nets.vectors import Perceptron
+from evenhand.nets.vit import VisionTransformer
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
@@ -41,6 +43,8 @@ NETS: dict[str, Callable[..., Classifier]] = {
     "mlp-bn": partial(Perceptron, batch_norm=True),
     "text-transformer": TextTransformer,
     "text-mean": TextMean,
+    "vit-tiny": partial(VisionTransformer, 32, 4, 4, 16, width=64),
+    "vit-b16": partial(VisionTransformer, 224, 16, 12),
 }
 
 
@@ -59,28 +63,34 @@ def build_net(
     depth: int | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
+    pretrained: bool | None = None,
 ) -> Classifier:
-    """The network called ``name`` in ``NETS`` or ``hf:FOLDER``; None leaves an option at the network's own default.
+    """The network called ``name`` in ``NETS``, ``timm:NAME`` or ``hf:FOLDER``; None leaves an option as the network has it.
 
     ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet), the length of a
-    perceptron's hidden layers or of word vectors; ``depth`` the number of a transformer's blocks. ``channels`` is a
-    perceptron's number of inputs, a text network's number of words.
+    perceptron's hidden layers or of word vectors; ``depth`` the number of a text transformer's blocks. ``channels`` is
+    a perceptron's number of inputs, a text network's number of words. ``pretrained`` lets timm fetch its weights.
     """
     if name.startswith(HF):
         from evenhand.nets.hf import HFEncoder
 
         make: Callable[..., Classifier] = partial(HFEncoder, name)
+    elif name.startswith(PREFIX):
+        make = partial(TimmNet, name.removeprefix(PREFIX))
     elif name in NETS:
         make = NETS[name]
     else:
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
-    given = {"width": width, "depth": depth, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual}
+    given = {
+        "width": width, "depth": depth, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual,
+        "pretrained": pretrained,
+    }  # fmt: skip
     options = {option: value for option, value in given.items() if value is not None}
     accepted = inspect.signature(make).parameters
     for option, value in options.items():
         if option not in accepted:
             raise ValueError(f"net '{name}' has no option {option} (got {value}); leave it out")
     for option, value in {"channels": channels, **options}.items():
-        if option != "zero_init_residual" and value < 1:
+        if not isinstance(value, bool) and value < 1:
             raise ValueError(f"{option} is {value}; it must be at least 1")
     return make(num_classes=num_classes, channels=channels, head=head, **options)

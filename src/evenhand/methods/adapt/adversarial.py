@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
@@ -21,7 +20,7 @@ from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.samplers import generator, mix
 from evenhand.data.stream import Streams
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets.bottleneck import Bottlenecked
 from evenhand.nets.heads import Classifier
@@ -38,87 +37,10 @@ from evenhand.pieces.domain import (
 )
 from evenhand.pieces.player import Player
 from evenhand.pieces.vat import vat_loss
-from evenhand.settings import Settings
 
 REFRESH = 16  # batches that renew the BatchNorm statistics of averaged weights
 
 Scalars = dict[str, Tensor]
-
-
-class AdaptOptim(Optim):
-    """SGD as adaptation uses it: Nesterov, ``lr (1 + 0.001 step)^-0.75``."""
-
-    name: Literal["sgd", "adamw"] = "sgd"
-    lr: float = Field(0.01, gt=0, description="base learning rate")
-    nesterov: bool = True
-    weight_decay: float = Field(1e-3, ge=0)
-    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
-        "inverse", description="of the learning rate"
-    )
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="autocast type: float32, bfloat16")
-
-    @model_validator(mode="after")
-    def _nothing_ignored(self) -> AdaptOptim:
-        for key in ("rho", "rho_relative", "rho_milestones", "rho_values", "rho_last", "accumulate"):
-            if getattr(self, key) != Optim.model_fields[key].default:
-                raise ValueError(f"{key} has no effect here: the radius is method.rho of sdat; leave it out")
-        return self
-
-
-class Discriminator(Settings):
-    """The domain discriminator, or MDD's rival head."""
-
-    hidden: int = Field(1024, gt=0, description="width of its hidden layers")
-    batchnorm: bool = Field(True, description="BatchNorm between them; false: dropout 0.5")
-
-
-class Reversal(Settings):
-    """Coefficient of the reversed gradient: ``high tanh(alpha step / (2 steps))``."""
-
-    alpha: float = Field(1.0, gt=0)
-    steps: int = Field(1000, gt=0, description="with alpha: how slowly it grows")
-    high: float = Field(1.0, ge=0, description="what it grows to")
-
-
-class VAT(Settings):
-    """Virtual adversarial training on source images."""
-
-    weight: float = Field(0.0, ge=0, description="0: off; the authors' baseline has 0.1")
-    epsilon: float = Field(15.0, gt=0, description="norm of the input's change")
-    xi: float | None = Field(None, gt=0, description="finite-difference step; default: what float32 can resolve")
-
-
-class AdaptTable(Settings):
-    """What the [method] tables of domain-adversarial methods have in common."""
-
-    batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
-    net: Net = Net(name="resnet50")
-    bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
-    bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
-    optim: AdaptOptim = AdaptOptim()
-    backbone_factor: float | None = Field(
-        None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
-    )
-    optim_d: AdaptOptim | None = Field(None, description="optimiser of the discriminator; default: as optim")
-    adversary: Literal["none", "dann", "cdan", "mdd"] = "cdan"
-    trade_off: float = Field(1.0, ge=0, description="weight of the adversarial loss")
-    discriminator: Discriminator = Discriminator()
-    reversal: Reversal = Reversal()
-    entropy: bool = Field(False, description="cdan: sure predictions weigh more (CDAN+E)")
-    map_size: int = Field(0, ge=0, description="cdan: size of the randomised map, for many classes; 0: outer product")
-    margin: float = Field(4.0, gt=0, description="mdd: weight of the source term")
-    mcc: float = Field(0.0, ge=0, description="weight of minimum class confusion; 0: off")
-    temperature: float = Field(2.5, gt=0, description="of mcc")
-    smoothing: float = Field(0.0, ge=0, le=0.5, description="of labels: the share that the wrong classes get")
-    vat: VAT = VAT()
-    average_every: int = Field(0, ge=0, description="SWAD: steps between snapshots whose mean is judged; 0: off")
-    average_start: float = Field(0.5, ge=0, lt=1, description="SWAD: share of the run before the first snapshot")
-
-    @model_validator(mode="after")
-    def _combinable(self) -> AdaptTable:
-        if self.adversary != "cdan" and (self.entropy or self.map_size):
-            raise ValueError(f"entropy and map_size belong to adversary = 'cdan', got '{self.adversary}'")
-        return self
 
 
 class DomainAdversarialSettings(AdaptTable):
