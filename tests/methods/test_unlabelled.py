@@ -39,7 +39,7 @@ def data() -> Data:
 
 
 def build(name: str, data: Data, **method: Any) -> Any:
-    tree = {"batch": 8, "net": {"name": "small-cnn", "width": 4}, **method}
+    tree = {"name": name, "batch": 8, "net": {"name": "small-cnn", "width": 4}, **method}
     cls = method_class(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
