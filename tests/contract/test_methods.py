@@ -59,6 +59,11 @@ def adapt(name: str = "sdat", optim: Tree | None = None, **method: Any) -> Tree:
     return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}, "data": {"target": "shapes-negative"}}
 
 
+def self_training(name: str, **method: Any) -> Tree:
+    tree = {"name": name, "batch": 8, "unlabelled_ratio": 2, "net": {"name": "small-cnn", "width": 4}, **method}
+    return {"method": {**tree, "optim": {"lr": 0.05, "ema": 0.9}}, "data": {"unlabelled_max": 24}}
+
+
 CASES: dict[str, Tree] = {
     "ce": classifier(),
     "ce-drw-sam": classifier({"name": "sam"}, weighting="drw", drw_start=1),
@@ -76,6 +81,15 @@ CASES: dict[str, Tree] = {
     "lws": second_stage("lws", first="ldam-drw-sam"),
     "tau-norm": second_stage("tau-norm"),
     "mislas": second_stage("mislas", first="mixup-ema", ema=0.9),
+    "fixmatch": self_training("fixmatch", threshold=0.2, loss="la"),
+    "uda": self_training("fixmatch", threshold=0.2, consistency="uda", align=True, one_pass=False),
+    "flexmatch": self_training("fixmatch", thresholds="flexmatch", threshold=0.3),
+    "darp": self_training("fixmatch", threshold=0.2, refine="estimated", refine_start=1, refine_every=2),
+    "crest": self_training("crest", threshold=0.2, generations=2, align=True),
+    "csst-min-recall": self_training("csst", feedback_every=2, threshold=1.5),
+    "csst-coverage": self_training("csst", objective="coverage", consistency="uda", feedback_every=2, threshold=1.0),
+    "csst-h-mean": self_training("csst", objective="h-mean", feedback_every=1, feedback_parts=2, threshold=2.0),
+    "csl": self_training("csst", unlabelled_weight=0.0, feedback_every=2),
     "gan": gan("gan", condition="projection", lecam=0.1, lecam_start=1, r1=0.1, r1_every=2, diffaugment=["colour"]),
     "class-balancing-gan": gan("class-balancing-gan", ("classifier",), cycle=2),
     "gsr-gan": gan("gsr-gan"),
@@ -258,7 +272,7 @@ def test_resumed_run_equals_the_uninterrupted_bit_for_bit(name: str, bench: Benc
     same_runs(bench.whole(name), folder)
 
 
-@pytest.mark.parametrize("name", ["ldam-drw-sam", "vs-pgd", "mislas"])
+@pytest.mark.parametrize("name", ["ldam-drw-sam", "vs-pgd", "mislas", "flexmatch", "darp", "crest", "csst-h-mean"])
 @pytest.mark.parametrize("pause", [1, 4])
 def test_trap_04_statistics_survive_a_pause_at_any_step(name: str, pause: int, bench: Bench) -> None:
     """Class weights, BatchNorm statistics, momentum, moving average and noise generators, where there are any."""

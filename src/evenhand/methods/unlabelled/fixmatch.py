@@ -52,7 +52,7 @@ class FixMatchTable(SelfTrainingTable):
 class FixMatchSettings(FixMatchTable):
     """[method] of FixMatch; ERM and LA are ``unlabelled_weight = 0`` with loss ce or la."""
 
-    name: Literal["fixmatch"] = "fixmatch"
+    name: Literal["fixmatch"]  # required, so that it is part of a recipe's digest
 
 
 class FixMatch(SelfTraining):
@@ -110,10 +110,16 @@ class FixMatch(SelfTraining):
             self.predicted = torch.lerp(parallel.mean(probs.mean(0)), self.predicted, ALIGNED)
             probs = align(probs, self.wanted, self.predicted)
         if s.refine != "none":
-            self.guesses[parallel.gather(indices.to(probs.device))] = parallel.gather(probs)
+            self._remember(parallel.gather(indices.to(probs.device)), parallel.gather(probs))
             probs = self.refined[indices.to(probs.device)] if self.refines else probs
         kept = confidence_mask(probs, s.threshold) if self.flex is None else self.flex.mask(probs, indices)
         return sharpen(probs, s.temperature) if s.consistency == "uda" else probs.argmax(1), kept
+
+    def _remember(self, indices: Tensor, probs: Tensor) -> None:
+        """Of a sample drawn twice the last prediction, on every device."""
+        order = torch.arange(len(indices), device=indices.device)
+        last = order.new_full((len(self.guesses),), -1).scatter_reduce_(0, indices, order, "amax")
+        self.guesses = torch.where(last[:, None] >= 0, probs[last.clamp_min(0)], self.guesses)
 
     def disagreement(self, strong: Tensor, target: Tensor) -> Tensor:
         """(N,) ``CE(pseudo-label, strong)``; under UDA ``KL(target || softmax(strong))``."""

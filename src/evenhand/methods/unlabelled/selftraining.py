@@ -115,7 +115,7 @@ class SelfTraining(Recogniser):
         pseudo = target.argmax(1) if target.is_floating_point() else target
         classes = len(self.priors)
         counts = torch.stack([torch.bincount(part, minlength=classes) for part in (pseudo, pseudo[kept])])  # (2, K)
-        self.tally = WATCHED * self.tally + parallel.mean(counts.float())
+        self.tally = WATCHED * self.tally + parallel.total(counts.float())
         return {"kept": kept.float().mean()}
 
     @torch.no_grad()
