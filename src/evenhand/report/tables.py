@@ -85,8 +85,8 @@ def also_metrics(groups: Sequence[RunGroup]) -> list[Metric]:
     for rule in rules:
         kind, _, name = rule.partition(":")
         metric = known.get(name, known["accuracy"]) if kind != "label-free" else known["accuracy"]
-        by = "oracle, chosen with target labels" if kind == "oracle" else f"by {rule}"
-        found.append(replace(metric, path=("also", rule, metric.path[0]), name=f"{metric.name}, {by}"))
+        by = "oracle" if kind == "oracle" else name if kind == "label-free" else rule
+        found.append(replace(metric, path=("also", rule, metric.path[0]), name=f"{metric.name} by {by}"))
     return found
 
 
@@ -105,6 +105,8 @@ def _summary(groups: Sequence[RunGroup]) -> Table:
     caption = "Mean ± sample standard deviation over seeds" if repeated else "One run each"
     if any(cell.best for column in columns for cell in column):
         caption += "; best in bold"
+    if any(metric.path[1].startswith("oracle") for metric in also):
+        caption += "; oracle: checkpoint chosen with target labels, shown for comparison"
     names = ("run", *(m.label for m in shown), "repeats", "selected by")
     return Table(caption, names, tuple(zip(*columns, strict=True)), range(1, 1 + len(shown)))
 
