@@ -184,6 +184,9 @@ def test_train_measure_report_and_hessian(cli: Cli, tiny: Path) -> None:
     cli("hessian", folder, *words, "--checkpoints").fine()
     assert (folder / "hessian-dynamics.svg").exists()
     assert "did you mean 'disc'?" in cli("hessian", folder, "--class", "disk").mistake()
+    assert "all classes" in cli("hessian", folder, "--whole", "--steps", 2, "--max-samples", 20).fine()
+    assert [row["samples"] for row in json.loads((folder / "hessian.json").read_text())] == [20]
+    assert "leave out --class" in cli("hessian", folder, "--whole", "--class", "disc").mistake()
     assert "already holds a run" in cli("train", tiny, "--set", f"run.folder={folder}", "--seed", "4").mistake()
     assert "no 'extra' split" in cli("measure", folder, "--split", "extra").mistake()
 

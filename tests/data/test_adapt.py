@@ -314,6 +314,19 @@ def test_mistakes_are_named(tmp_path: Path, source: list[str], target: str, says
         adapt(tmp_path, source, target)
 
 
+def test_an_empty_target_without_labels_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=np.zeros((6, 8, 8), np.uint8), y=np.arange(6) % 3)
+    np.savez(tmp_path / "t.npz", x_unlabelled=np.zeros((0, 8, 8), np.uint8))
+    with pytest.raises(UserError, match=r"target '.*t\.npz' has no images to adapt to; add some"):
+        build_data(DataSettings(set=str(tmp_path / "s.npz"), target=str(tmp_path / "t.npz")))
+
+
+def test_a_domain_csv_with_labels_outside_the_sources_classes(tmp_path: Path) -> None:
+    table = {("art", ""): list(LEVELS) * 2, ("photo", ""): [*LEVELS, "zebra"]}
+    with pytest.raises(UserError, match=r"same classes: 'art' lacks zebra; .*data\.classes = \"intersection\""):
+        adapt(rows(tmp_path, table, "path,label,domain"), ["art"], "photo")
+
+
 def test_too_few_to_validate(tmp_path: Path) -> None:
     where = folders(tmp_path, art=(1, 2, 2), photo=(1, 1, 1))
     with pytest.raises(UserError, match=r"class 'ant' has 1 sample\(s\): too few to hold out a val split"):

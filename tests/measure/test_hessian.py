@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from evenhand.measure.hessian import Spectrum, _Hessian, class_spectra, hessian_spectrum, top_eigenvalue
+from evenhand.measure.hessian import (
+    Spectrum,
+    _Hessian,
+    class_spectra,
+    hessian_spectrum,
+    sample_spectrum,
+    top_eigenvalue,
+)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -169,6 +176,16 @@ def test_chunks_equal_the_whole(data: tuple[Tensor, Tensor]) -> None:
     chunked = hessian_spectrum(parts, net.parameters(), steps=20, probes=1)
     torch.testing.assert_close(chunked.eigenvalues, whole.eigenvalues)
     torch.testing.assert_close(chunked.weights, whole.weights)
+
+
+def test_all_classes_together_against_the_exact_hessian(data: tuple[Tensor, Tensor]) -> None:
+    net, (x, y) = Small(), data
+    exact = torch.linalg.eigvalsh(exact_hessian(net.eval(), x, y))
+    found = sample_spectrum(net.train(), x, y, steps=10_000, chunk=7)
+    assert net.training
+    assert found.samples == 30
+    assert found.spectrum.maximum == pytest.approx(float(exact[-1]))
+    assert found.spectrum.trace == pytest.approx(float(exact.sum()))
 
 
 def test_without_basis_extremes_trace_and_density_stay(data: tuple[Tensor, Tensor]) -> None:

@@ -65,7 +65,7 @@ def build_net(
     zero_init_residual: bool | None = None,
     pretrained: bool | None = None,
 ) -> Classifier:
-    """The network called ``name`` in ``NETS``, ``timm:NAME`` or ``hf:FOLDER``; None leaves an option as the network has it.
+    """The network ``name`` of ``NETS``, ``timm:NAME`` or ``hf:FOLDER``; None leaves an option at the network's default.
 
     ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet), the length of a
     perceptron's hidden layers or of word vectors; ``depth`` the number of a text transformer's blocks. ``channels`` is

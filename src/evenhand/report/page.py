@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from evenhand.errors import UserError
-from evenhand.report import figures, generators
+from evenhand.report import adaptation, figures, generators
 from evenhand.report.gallery import pictures_section
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, group_runs, load_run
 from evenhand.report.svg import colour
@@ -58,6 +58,7 @@ def render(records: Sequence[RunRecord]) -> str:
     sections = {
         "Summary": _summary(records, groups, colours),
         **_classifiers([g for g in groups if not g.draws], colours),
+        **_adaptations([g for g in groups if adaptation.adapts(g)], colours),
         **_generators([g for g in groups if g.draws], colours),
         "What differs": _differences(records),
         "Provenance": _provenance(records, groups),
@@ -87,6 +88,10 @@ def _classifiers(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[st
         "Confusions": figures.confusions_section(groups),
         "Calibration": figures.calibration_section(groups, colours),
     }
+
+
+def _adaptations(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[str, str]:
+    return {"Adaptation": adaptation.adaptation_section(groups, colours)} if groups else {}
 
 
 def _generators(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[str, str]:
@@ -136,6 +141,7 @@ def _selection(group: RunGroup) -> str:
     said = {
         "last": "the last checkpoint, nothing selected",
         "val": f"the checkpoint with the best {metric} on the validation split",
+        "label-free": f"the checkpoint with the best score '{metric}', which sees no label of the target",
         "oracle": f"{BADGE} the checkpoint with the best {metric} on the data it is measured on",
     }.get(kind, told["select"])
     noun = "images drawn" if group.draws else "samples"

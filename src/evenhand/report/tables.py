@@ -77,6 +77,19 @@ def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better:
     return [replace(cell, best=means.get(i) == best) for i, cell in enumerate(column)]
 
 
+def also_metrics(groups: Sequence[RunGroup]) -> list[Metric]:
+    """What the checkpoints of other rules score: a column for each rule, by the metric it names, else accuracy."""
+    known = {metric.path[0]: metric for metric in METRICS if len(metric.path) == 1}
+    rules = dict.fromkeys(rule for g in groups for also in g.parts("also") for rule in also)
+    found = []
+    for rule in rules:
+        kind, _, name = rule.partition(":")
+        metric = known.get(name, known["accuracy"]) if kind != "label-free" else known["accuracy"]
+        by = "oracle" if kind == "oracle" else name if kind == "label-free" else rule
+        found.append(replace(metric, path=("also", rule, metric.path[0]), name=f"{metric.name} by {by}"))
+    return found
+
+
 def _summary(groups: Sequence[RunGroup]) -> Table:
     known, least = (DRAWN_METRICS, FID) if any(g.draws for g in groups) else (METRICS, MEAN_RECALL)
     shown = [m for m in known if any(g.values(m) for g in groups)] or [least]
@@ -84,11 +97,16 @@ def _summary(groups: Sequence[RunGroup]) -> Table:
     for metric in shown:
         cells = [number_cell(group.values(metric), metric.digits) for group in groups]
         columns.append(_mark_best(cells, groups, metric.higher_is_better))
+    also = also_metrics(groups)  # which do not compete
+    columns += [[number_cell(group.values(m), m.digits) for group in groups] for m in also]
+    shown += also
     columns += [[Cell(g.size) for g in groups], [selection(g) for g in groups]]
     repeated = any(len(g.records) > 1 for g in groups)
     caption = "Mean ± sample standard deviation over seeds" if repeated else "One run each"
     if any(cell.best for column in columns for cell in column):
         caption += "; best in bold"
+    if any(metric.path[1].startswith("oracle") for metric in also):
+        caption += "; oracle: checkpoint chosen with target labels, shown for comparison"
     names = ("run", *(m.label for m in shown), "repeats", "selected by")
     return Table(caption, names, tuple(zip(*columns, strict=True)), range(1, 1 + len(shown)))
 

@@ -19,7 +19,8 @@ def print_tables(records: Sequence[RunRecord]) -> None:
         draws, table = kind[0].draws, summary_table(kind)
         if len(groups) == 1 or not draws:  # several generators' classes are too wide: the page has them
             say.print(per_class_table(kind).to_rich())
-        say.print((table.turned() if draws else table).to_rich())
+        narrow = len(groups) <= 3 and any(" by " in column for column in table.columns[1:-1])
+        say.print((table.turned() if draws or narrow else table).to_rich())
         generators = [g for g in groups if g.draws]
         for line in basis(generators) + judged_apart(generators):
             say.print(line, markup=False, highlight=False)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
+from evenhand.report.adaptation import said as adaptation_said
 from evenhand.report.generators import judged_apart, troubles
 from evenhand.report.metrics import FID, MEAN_RECALL, TAIL_FID, TAIL_RECALL, Metric
 from evenhand.report.records import RunGroup
@@ -92,5 +93,5 @@ def cautions(groups: Sequence[RunGroup]) -> str:
         streams = (r.streams.get("test") or {} for g in measured if g.draws == draws for r in g.measured)
         if len({json.dumps(stream.get("digest")) for stream in streams} - {"null"}) > 1:
             found.append("The runs were tested on different data (see the digests below).")
-    found += [html.escape(said) for g in measured if g.draws for said in troubles(g)]
+    found += [html.escape(said) for g in measured for said in (troubles(g) if g.draws else adaptation_said(g))]
     return '<ul class="cautions">' + "".join(f"<li>{f}</li>" for f in found) + "</ul>" if found else ""

@@ -55,7 +55,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     if parallel.is_writer():
         _describe(folder, recipe, data)
     fit(method, data.streams, recipe.run, digest=recipe.digest())
-    if is_complete(folder):
+    if is_complete(folder) and final_split(data) in data.streams:
         measure(folder, split=final_split(data))
     return folder
 

@@ -1,0 +1,251 @@
+"""Adaptation runs: selection without target labels, the oracle kept beside it, and what goes wrong said once."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.loader import Batch, Feed
+from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.errors import UserError
+from evenhand.measure.shift import SCORES, adaptation_troubles
+from evenhand.methods.protocol import Progress, Recogniser
+from evenhand.run import checkpoint
+from evenhand.run.adaptation import Aligns, judge_target, picture_domains, some_rows
+from evenhand.run.loop import fit
+from evenhand.run.recipe import validate
+from evenhand.run.runs import measure, open_run, train
+from evenhand.run.selection import LABEL_FREE, check_selection
+from evenhand.run.settings import Run
+
+K, D = 3, 5
+
+
+class Aligner(Recogniser):
+    """Says of each sample what its vector says, times a scale that follows a plan, one entry for each step."""
+
+    def __init__(self, plan: list[float], discriminator: bool = True) -> None:
+        self.plan, self.scale = plan, plan[0]
+        self.discriminator = nn.Identity() if discriminator else None
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        return {"source": Feed("source", 4, (lambda x, _: x,))}
+
+    def schedule(self, at: Progress) -> None:
+        self.scale = self.plan[at.step]
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        return {"loss": torch.tensor(1.0)}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.scale * x[:, :K]
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x
+
+    def tell(self, x: Tensor) -> Tensor:
+        return x[:, -1]
+
+    def state(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.scale = state["scale"]
+
+
+def vectors(count: int, last: float, seed: int) -> Stream:
+    """Class k has its k-th entry high, and the last entry near ``last``."""
+    y = torch.arange(count) % K
+    noise = torch.randn(count, D, generator=torch.Generator().manual_seed(seed))
+    x = nn.functional.one_hot(y, D).float() * 2 + 0.3 * noise
+    x[:, -1] += last
+    return Stream(Memory(x), y, ("a", "b", "c"), "some")
+
+
+@pytest.fixture
+def streams() -> Streams:
+    target = vectors(60, -4, 1)
+    return {"source": vectors(40, 4, 0), "target": target.unlabelled(), "val": vectors(30, 4, 2), "test": target}
+
+
+def fitted(folder: Path, streams: Streams, plan: list[float], **run: Any) -> list[dict[str, Any]]:
+    settings = Run(folder=str(folder), steps=len(plan), eval_every=0.1, progress=False, **run)
+    fit(Aligner(plan), streams, settings)
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+# rules
+
+
+@pytest.mark.parametrize("score", LABEL_FREE)
+def test_a_label_free_score_chooses_its_best_evaluation(score: str, streams: Streams, tmp_path: Path) -> None:
+    log = fitted(tmp_path, streams, [0.5, 3.0, 1.0, -1.0], select=f"label-free:{score}")
+    rows = [row for row in log if row["kind"] == ("val" if score == "source-risk" else "target")]
+    values = [-row["loss"] if score == "source-risk" else row[score] for row in rows]
+    assert checkpoint.load(tmp_path / "best.pt")["step"] == 1 + values.index(max(values))
+    assert "test" not in {row["kind"] for row in log}
+
+
+def test_scores_are_those_of_the_targets_predictions(streams: Streams) -> None:
+    method = Aligner([2.0])
+    row = judge_target(method, streams, batch=7)
+    logits = method.predict(streams["target"].fetch(torch.arange(60)))
+    for name, score in SCORES.items():
+        assert row[name] == pytest.approx(score(logits))
+    assert row["domain_accuracy"] == 1.0
+    assert row["a_distance"] == 2.0
+    assert row["largest_share"] == pytest.approx(1 / 3, abs=0.05)
+    assert row["effective_classes"] == pytest.approx(3, abs=0.1)
+    assert "domain_accuracy" not in judge_target(Aligner([2.0], discriminator=False), streams, batch=7)
+    assert judge_target(method, {"source": streams["source"]}, batch=7) == {}
+
+
+def test_labels_of_the_target_are_never_read(streams: Streams, tmp_path: Path) -> None:
+    """Other labels behind the target's images, the same run."""
+    assert streams["test"].labels is not None
+    logs = []
+    for name, labels in (("a", streams["test"].labels), ("b", streams["test"].labels.flip(0))):
+        test = Stream(streams["test"].source, labels, streams["test"].classes, "test")
+        rows = fitted(tmp_path / name, {**streams, "test": test}, [0.5, 3.0, -1.0], select="label-free:infomax")
+        logs.append([{k: v for k, v in row.items() if k != "images_per_second"} for row in rows])
+    assert logs[0] == logs[1]
+
+
+def test_the_oracles_choice_is_kept_beside_the_honest_one(streams: Streams, tmp_path: Path) -> None:
+    plan = [1.0, -3.0]  # wrong and sure: the entropy likes it
+    fitted(tmp_path, streams, plan, select="label-free:entropy", select_also=["oracle:accuracy", "val:loss"])
+    chosen = {path.name: checkpoint.load(path)["step"] for path in tmp_path.glob("best*.pt")}
+    assert chosen == {"best.pt": 2, "best-oracle-accuracy.pt": 1, "best-val-loss.pt": 1}
+
+
+def test_further_rules_survive_a_pause(streams: Streams, tmp_path: Path) -> None:
+    plan, how = [3.0, 1.0, 0.5, 0.2], {"select": "last", "select_also": ["label-free:infomax", "oracle:loss"]}
+    fitted(tmp_path, streams, plan, stop_after=2, **how)
+    fitted(tmp_path, streams, plan, resume=True, **how)
+    content = checkpoint.load(tmp_path / "last.pt")
+    assert checkpoint.load(tmp_path / "best-label-free-infomax.pt")["step"] == 1
+    assert content["best_also"].keys() == {"label-free:infomax", "oracle:loss"}
+    assert all(math.isfinite(score) for score in content["best_also"].values())
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ({"select": "label-free:entrpy"}, "'entrpy' is no label-free score; did you mean 'entropy'"),
+        ({"select": "label-free"}, "is not a rule; use last, val:<metric>, label-free:<score>"),
+        ({"select_also": ["oracle"]}, "'oracle' is not a rule"),
+        ({"select_also": ["last"]}, "kept anyway"),
+        ({"select": "val:loss", "select_also": ["val:loss"]}, "kept anyway"),
+    ],
+)
+def test_unknown_rules_are_refused_when_the_recipe_is_read(run: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        validate({"method": {"name": "classifier"}, "run": run}, "mine")
+
+
+def test_rules_without_their_stream_are_refused(streams: Streams) -> None:
+    bare = {"source": streams["source"]}
+    with pytest.raises(UserError, match=r"'label-free:infomax' needs a 'target' stream; name one in data\.target"):
+        check_selection(Aligner([1.0]), bare, "label-free:infomax")
+    with pytest.raises(UserError, match="'label-free:source-risk' needs a 'val' stream"):
+        check_selection(Aligner([1.0]), bare, "last", ["label-free:source-risk"])
+
+
+def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:
+    recipe = {
+        "data": {"set": "shapes", "n_max": 12, "val_per_class": 5},
+        "method": {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 4}, "optim": {"lr": 0.5}},
+        "run": {
+            "folder": str(tmp_path / "run"), "epochs": 4, "progress": False, "select": "last",
+            "select_also": ["oracle:accuracy", "val:loss"],
+        },
+    }  # fmt: skip
+    folder = train(validate(recipe, "mine"))
+    found = json.loads((folder / "measure.json").read_text())
+    for rule, with_labels in (("oracle:accuracy", True), ("val:loss", False)):
+        also = found["also"][rule]
+        other = open_run(folder, name=also["checkpoint"])
+        judged = other.method.judge(other.data.streams["test"], batch=512)
+        assert (also["accuracy"], also["step"]) == (pytest.approx(judged["accuracy"]), other.step)
+        assert also["chosen_with_target_labels"] is with_labels
+    own = open_run(folder)
+    assert found["accuracy"] == pytest.approx(own.method.judge(own.data.streams["test"], batch=512)["accuracy"])
+    assert found["also"]["oracle:accuracy"]["accuracy"] >= found["accuracy"]
+    assert measure(folder) == found
+
+
+# health
+
+
+HEALTHY = {
+    "domain_accuracy": 0.6, "domain_loss": 0.65, "a_distance": 1.0, "largest_share": 0.2,
+    "effective_classes": 8.0, "possible_classes": 10.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, []),
+        ({"domain_accuracy": 0.98}, ["wins"]),
+        ({"domain_accuracy": 0.51, "domain_loss": math.log(2)}, ["dead"]),
+        ({"domain_accuracy": 0.51, "domain_loss": math.log(2), "a_distance": 0.1}, []),  # they do mix
+        ({"domain_accuracy": 0.51, "domain_loss": 0.9}, []),
+        ({"effective_classes": 1.3, "largest_share": 0.95}, ["collapse"]),
+        ({"effective_classes": 1.2, "possible_classes": 1.0}, []),  # one sample
+    ],
+)
+def test_troubles(change: dict[str, float], kinds: list[str]) -> None:
+    found = adaptation_troubles({**HEALTHY, **change})
+    assert list(found) == kinds
+    assert all("method." in said and "\n" not in said for said in found.values())
+    assert adaptation_troubles({}) == {}
+
+
+def test_warnings_come_late_and_once(streams: Streams, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = fitted(tmp_path, streams, [1.0] * 8)
+    events = [row for row in log if row["kind"] == "event"]
+    assert [(row["step"], row["event"]) for row in events] == [(4, "warning")]
+    assert "the discriminator wins (domain accuracy 1.00" in events[0]["warning"]
+    assert capfd.readouterr().err.count("the discriminator wins") == 1
+
+
+def test_picture_of_both_domains(streams: Streams) -> None:
+    method = Aligner([1.0])
+    assert isinstance(method, Aligns)
+    view = lambda x, _: x  # noqa: E731
+    found = picture_domains(method, Data(streams, view, view, view, {}), batch=16)
+    assert found["source_points"]["labels"] == (torch.arange(30) % K).tolist()
+    xs = [torch.tensor(found[f"{name}_points"]["xy"])[:, 0] for name in ("source", "target")]
+    assert xs[0].min() > xs[1].max()  # the last entry varies most
+    unlabelled = {name: stream for name, stream in streams.items() if name != "test"}
+    found = picture_domains(method, Data(unlabelled, view, view, view, {}), batch=16)
+    assert found["target_points"]["labels"] is None
+
+
+def test_rows_are_spread_over_the_stream() -> None:
+    stream = vectors(10, 0, 0)
+    assert some_rows(stream, 4).tolist() == [0, 2, 5, 7]
+    assert some_rows(stream, 99).tolist() == list(range(10))
+
+
+def test_data_of_vectors_with_several_sources(tmp_path: Path) -> None:
+    import numpy as np
+
+    for seed, name in enumerate(("s1", "s2", "t")):
+        part = vectors(30, 0, seed)
+        assert part.labels is not None
+        np.savez(tmp_path / f"{name}.npz", x=part.fetch(torch.arange(30)).numpy(), y=part.labels.numpy())
+    names = [str(tmp_path / f"{name}.npz") for name in ("s1", "s2")]
+    data = build_data(DataSettings(set=names[0], source=names, target=str(tmp_path / "t.npz"), val_share=0.2))
+    assert {name: len(stream) for name, stream in data.streams.items()} == {
+        "source": 48, "target": 30, "val": 12, "test": 30,
+    }  # fmt: skip
+    fit(Aligner([1.0, 2.0]), data.streams, Run(folder=str(tmp_path / "run"), steps=2, progress=False))
