@@ -118,9 +118,12 @@ def hf_tokenizer(name: str) -> Any:
     """The tokeniser in a folder, from its files alone."""
     transformers, folder = import_transformers(name), hf_folder(name)
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        found = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"'{name}' has no tokeniser ({str(error).splitlines()[0]}); save it in the folder") from error
+    if len(found) <= len(found.all_special_ids):  # what transformers makes up when the files are missing
+        raise UserError(f"'{name}' has a tokeniser without words; save its files (tokenizer.json) in the folder")
+    return found
 
 
 def import_transformers(name: str) -> Any:

@@ -29,6 +29,9 @@ class HFEncoder(Classifier):
         except (OSError, ValueError) as error:
             why = str(error).splitlines()[0]
             raise UserError(f"net '{name}' cannot be loaded ({why}); save it with save_pretrained") from error
+        if len(tokenizer) > encoder.config.vocab_size:
+            more = f"{len(tokenizer)} pieces, its encoder {encoder.config.vocab_size}"
+            raise UserError(f"the tokeniser in '{name}' has {more}; save the two that belong together")
         super().__init__(num_features=encoder.config.hidden_size)
         self.encoder = encoder
         self.longest = getattr(encoder.config, "max_position_embeddings", None) or 512
