@@ -453,6 +453,37 @@ def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
         found = judge.scalars(images, labels, test, batch=64)
     assert found["collapsed"] == 1
     assert found["diversity:stripes"] == 0
+    with pytest.warns(UserWarning, match="'stripes'"):
+        table = judge.table(images, labels, test, data.groups, batch=64)
+    assert table["patterns"][7] < 0.5 <= min(value for k, value in enumerate(table["patterns"]) if k != 7)
+
+
+def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Classifier) -> None:
+    """Each class is compared with its own real images: the median sinks along with the collapsed ones."""
+    judge = Judge(Measure(), data, annotator, CPU)
+    test = data.streams["test"]
+    assert test.labels is not None
+    images, labels = test.source.samples.clone(), test.labels  # type: ignore[attr-defined]
+    for k in range(7):
+        mine = torch.where(labels == k)[0]
+        images[mine] = images[mine[torch.arange(len(mine)) % 2]]
+    with pytest.warns(UserWarning, match="much alike") as caught:
+        found = judge.scalars(images, labels, test, batch=64)
+    assert found["collapsed"] == 7
+    assert found["patterns_min"] < 0.5
+    assert "2 more" in str(caught[0].message)
+
+
+def test_an_exploding_spectral_norm_is_named(make: Any, data: Data) -> None:
+    gan = make(condition="projection", net={"name": "sngan"}, ema=0.0)
+    with warnings.catch_warnings(record=True) as calm:
+        warnings.simplefilter("always")
+        gan.judge(data.streams["val"], batch=32)
+    assert not any("spectral norm" in str(w.message) for w in calm)
+    with torch.no_grad():
+        conditional_parameters(gan.generator.net)[0][0][9].mul_(20)
+    with pytest.warns(UserWarning, match=f"spectral norm of class '{data.classes[9]}'"):
+        gan.judge(data.streams["val"], batch=32)
 
 
 def test_spread_is_the_root_mean_square_distance() -> None:

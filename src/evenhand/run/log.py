@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -90,6 +93,21 @@ class Log:
             for name, value in values.items():
                 if isinstance(value, float):
                     self.board.add_scalar(f"{kind}/{name}", value, step)
+
+    @contextmanager
+    def noting(self, step: int, epoch: float) -> Iterator[None]:
+        """Warnings given meanwhile become rows, too."""
+        show = warnings.showwarning
+
+        def note(message: Warning | str, *where: Any, **more: Any) -> None:
+            self.row("event", step, epoch, {"event": "warning", "text": str(message)})
+            show(message, *where, **more)
+
+        warnings.showwarning = note
+        try:
+            yield
+        finally:
+            warnings.showwarning = show
 
     def advance(self, step: int, rate: float, note: str) -> None:
         shown = f"{rate:,.0f} img/s" if math.isfinite(rate) else ""

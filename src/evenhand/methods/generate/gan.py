@@ -194,6 +194,7 @@ class GAN:
         found = self.judged_by.scalars(images, labels, stream, batch=batch)
         if self.conditional:
             sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
+            self.judged_by.warn_of_explosion(sigma.tolist())
             found["sigma_max"] = float(sigma.max())
             found |= {f"sigma:{self.data.classes[k]}": float(sigma[k]) for k in self.judged_by.traced}
         return found
