@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import warnings
 from dataclasses import replace
@@ -26,7 +27,7 @@ from evenhand.pieces.adversarial import discriminator_loss
 from evenhand.pieces.balance import balance_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
 from evenhand.run.recipe import validate
-from evenhand.run.runs import train
+from evenhand.run.runs import measure, train
 from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
@@ -566,7 +567,16 @@ def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
         sample_run(made, "rng", 3)
     score = classifier_score(made, count=40, epochs=1)
     assert 0 <= score["min_recall"] <= score["mean_recall"] <= 1
-    assert (made / "classifier-score.json").exists()
+    kept = json.loads((made / "measure.json").read_text())
+    assert kept["classifier_score"] == score
+    assert measure(made)["classifier_score"] == score  # the same checkpoint, measured again
+    with pytest.raises(UserError, match="does not train a classifier"):
+        classifier_score(made, recipe="gsr-fashion")
+    with pytest.raises(UserError, match="draws no images"):
+        classifier_score(folder, count=40)
+    (made / "measure.json").unlink()
+    with pytest.raises(UserError, match="not measured yet"):
+        classifier_score(made, count=40)
     again = build_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
     assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
 

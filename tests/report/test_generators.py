@@ -198,6 +198,15 @@ def test_terminal_turns_the_summary(tmp_path: Path) -> None:
     assert [str(cell) for cell in table.rows[-1]] == ["selected by", "last", "last"]
 
 
+def test_classifier_accuracy_score_is_shown(tmp_path: Path) -> None:
+    score = {"recipe": "annotator", "drawn": 10_000, "seed": 0, "accuracy": 0.625, "min_recall": 0.25}
+    records = loaded(make_run(tmp_path, "a", classifier_score=score), make_run(tmp_path, "b", strength=1))
+    table = summary_table(records)
+    at = table.columns.index("CAS (%)")
+    assert [str(row[at]) for row in table.rows] == ["62.5", "not run"]
+    assert "'annotator' trained on 10,000 drawn images" in basis(group_runs(records))[0]
+
+
 def test_different_judges_are_said_once_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest=f"{s}" * 16) for s in range(2)]
     records = loaded(*runs)
@@ -334,6 +343,10 @@ def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
     assert made.measure.keys() - record.measure.keys() == set()
     text = render([record, load_run(judge)])
     assert text.count("data:image/png;base64,") >= 20
+    said = CliRunner().invoke(app, ["measure", str(folder), "--cas", str(judge), "--cas-images", "30"])
+    assert said.exit_code == 0
+    assert "CAS" in said.output
+    assert "CAS" in render([load_run(folder)])
     assert f"{record.measure['fid']:.2f}" in text
     drawn = CliRunner().invoke(app, ["sample", str(folder), "--class", "ring", "--count", "2"])
     assert drawn.exit_code == 0, drawn.output

@@ -57,13 +57,19 @@ def _basis(measure: Mapping[str, Any]) -> str:
     known = measure.get
     digest = f", weights {known('features_digest')}" if "features_digest" in measure else ""
     shares = "Label KL: of the annotator's labels to even shares. " if "label_kl" in measure else ""
+    score = known("classifier_score") or {}
+    trained = (
+        f"CAS: accuracy on the real test split of '{score['recipe']}' trained on {score['drawn']:,} drawn images. "
+        if score
+        else ""
+    )
     by_class = "Head, mid and tail FID: means of their classes' FIDs. " if "group_fid" in measure else ""
     return (
         f"Features: {known('features')}{digest}, {known('dimensions')} dimensions; resize: {known('resize')}. "
         f"Reference: {known('reference')}; {known('fake_count', 0):,} drawn. "
         f"KID over {known('kid_subsets')} subsets of {known('kid_subset_size', 0):,}; precision, recall, density and "
         f"coverage with k = {known('k')} on {known('manifold_real_count', 0):,} real and "
-        f"{known('manifold_fake_count', 0):,} drawn. {shares}{by_class}"
+        f"{known('manifold_fake_count', 0):,} drawn. {shares}{by_class}{trained}"
         "Scores of other features or counts do not compare."
     )
 
