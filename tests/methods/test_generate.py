@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from evenhand.data.build import Data, DataSettings, build_data
@@ -30,7 +31,7 @@ from evenhand.run.recipe import validate
 from evenhand.run.runs import measure, train
 from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
 
-pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
+pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class", "ignore:one training image")
 
 CPU = torch.device("cpu")
 MEASURE = {"judge_samples": 60, "samples": 40}
@@ -349,10 +350,12 @@ def test_labels_are_asked_for_by_inverse_frequency(make: Any) -> None:
 
 
 def test_more_classes_than_the_batch(make: Any, data: Data) -> None:
-    method = make("cb", batch=3, cycle=1)
+    method = make("cb", batch=3, cycle=1, forget=0.05, weight=0.05)
     said = advance(method, batches(method, data, 3))
     assert all(math.isfinite(value) for row in said for value in row.values())
     assert method.seen.distribution.min() > 0
+    with pytest.raises(UserError, match=r"10 classes from the last 6 images .* lower method.forget"):
+        make("cb", batch=3, cycle=1, forget=0.5)
 
 
 # gSR
@@ -538,6 +541,85 @@ def test_what_is_missing_is_named(data: Data, annotator: Classifier) -> None:
 def test_risky_settings_warn(make: Any) -> None:
     with pytest.warns(UserWarning, match="oscillate"):
         make("cb", forget=0.9)
+
+
+@pytest.mark.parametrize(("form", "trade_off", "said"), [("share", 10.0, 1), ("share", 0.5, 0), ("mean-one", 10.0, 0)])
+def test_a_trade_off_of_the_other_form_warns(form: str, trade_off: float, said: int, annotator: Classifier) -> None:
+    uneven = build_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
+    table = ClassBalancingSettings(**SMALL, net={"width": 2}, form=form, trade_off=trade_off)  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ClassBalancing(table, uneven, seed=0, device=CPU, annotator=annotator, classifier=annotator)
+    assert sum("meant for 'mean-one'" in str(w.message) for w in caught) == said
+
+
+def folder_of_images(root: Path, counts: dict[str, int]) -> Path:
+    """Images of mixed sizes and modes, by class."""
+    kinds = [("RGB", (20, 30)), ("L", (16, 16)), ("RGBA", (33, 21)), ("P", (64, 64))]
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            mode, size = kinds[i % len(kinds)]
+            Image.new(mode, size, i).save(root / name / f"{i}.png")
+    return root
+
+
+def refused(tmp_path: Path, data: dict[str, Any], **method: Any) -> str:
+    """What ``train`` says of a generator's recipe, and that nothing was trained before."""
+    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    run = {"steps": 1, "progress": False, "threads": 1}
+    shapes = {"set": "shapes", "n_max": 4, "augment": []}
+    judge = train(validate({"data": shapes, "method": first, "run": {**run, "folder": str(tmp_path / "a")}}, "a"))
+    table = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, **method}
+    needs = {"annotator": str(judge), "classifier": str(judge)}
+    tree = {"data": data, "method": table, "needs": needs, "run": {**run, "folder": str(tmp_path / "g")}}
+    with pytest.raises(UserError) as caught:
+        train(validate(tree, "g"))
+    assert not (tmp_path / "g").exists()
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_bad_input_stops_before_training(tmp_path: Path) -> None:
+    lone = folder_of_images(tmp_path / "lone", {"cat": 9, "lynx": 1})
+    assert "class 'lynx' has 1 sample(s)" in refused(tmp_path / "1", {"set": str(lone), "size": 32})
+    pets = folder_of_images(tmp_path / "pets", {"cat": 9, "dog": 9, "lynx": 5})
+    assert "other classes" in refused(tmp_path / "2", {"set": str(pets), "size": 32})
+    assert "noise" in refused(tmp_path / "3", {"set": "shapes", "n_max": 4}, batch=2, cycle=1)
+
+
+def test_mixed_sizes_and_modes_become_one(tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets", {"cat": 8, "dog": 8, "lynx": 8})
+    for grey, channels in ((False, 3), (True, 1)):
+        made = build_data(DataSettings(set=str(pets), size=32, grey=grey))
+        gan = GAN(GANSettings(**SMALL, net={"width": 2}), made, seed=0, device=CPU, annotator=judge_of(made))
+        batch = batches(gan, made, 1)[0]["labelled"]
+        assert batch.x.shape == (6, channels, 32, 32)
+        assert all(math.isfinite(value) for value in advance(gan, [{"labelled": batch}])[0].values())
+
+
+def judge_of(data: Data) -> Classifier:
+    net = {"name": "small-cnn", "width": 2}
+    return Classifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
+
+
+def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:
+    lone = [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]
+    with pytest.warns(UserWarning, match=f"one training image of class {', '.join(lone)}"):
+        make()
+
+
+def test_a_classifier_of_few_labels_serves(tmp_path: Path) -> None:
+    """Semi-supervised: other counts and another profile than the generator's data, the same classes."""
+    run = {"steps": 2, "progress": False, "threads": 1}
+    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    few = {"set": "shapes", "n_max": 3, "imbalance": 1, "val_per_class": 2, "augment": ["flip"]}
+    folder = train(validate({"data": few, "method": first, "run": {**run, "folder": str(tmp_path / "few")}}, "few"))
+    data = {"set": "shapes", "n_max": 20, "imbalance": 10, "val_per_class": 2, "augment": []}
+    method = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, "cycle": 2}
+    tree = {"data": data, "method": method, "needs": {"annotator": str(folder), "classifier": str(folder)}}
+    made = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g")}}, "g"))
+    assert len(json.loads((made / "measure.json").read_text())["frequency"]) == 10
 
 
 def test_a_class_with_one_image_and_few_images(make: Any, data: Data) -> None:
