@@ -134,17 +134,30 @@ def train(
 def measure(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     split: Annotated[str, typer.Option(help="test or val.")] = "test",
+    cas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE", help="Of a generator: train this classifier on drawn images, test it on real ones."
+        ),
+    ] = None,
+    cas_images: Annotated[int, typer.Option(min=1, help="Images drawn for --cas.")] = 10_000,
 ) -> None:
     """Per-class table, head/mid/tail and calibration of a run; or FID, precision, recall and class shares."""
     from dataclasses import replace
 
     from rich.console import Console
 
+    from evenhand.errors import UserError
     from evenhand.report.tables import load_run, per_class_table
     from evenhand.report.terminal import print_tables
     from evenhand.run.runs import measure as measure_run
+    from evenhand.run.samples import classifier_score
 
+    if cas is not None and split != "test":
+        raise UserError(f"--cas is tested on the test split: leave out --split {split}")
     result = measure_run(run, split=split)
+    if cas is not None:
+        result |= {"classifier_score": classifier_score(run, recipe=cas, count=cas_images)}
     if "fid" in result:
         print_tables([replace(load_run(run), measure=result)])
         return

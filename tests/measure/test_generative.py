@@ -285,6 +285,44 @@ def test_distances_are_never_all_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
 # labels and logits ----------------------------------------------------------------------------------------------------
 
 
+def test_effective_number_is_the_definition_and_counts_copies() -> None:
+    x = torch.randn(12, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    alike = torch.tensor([[math.exp(-float((a - b).square().sum()) / (2 * 1.5**2)) for b in x] for a in x]) / 12
+    values = [v for v in np.linalg.eigvalsh(alike.numpy()) if v > 0]
+    expected = math.exp(-sum(v * math.log(v) for v in values))
+    assert float(manifold.effective_number(x, 1.5)) == pytest.approx(expected, rel=1e-5)
+    far = 100 * torch.eye(4, dtype=torch.float64)
+    assert float(manifold.effective_number(far.repeat(5, 1), 1.0)) == pytest.approx(4)
+    assert float(manifold.effective_number(x[:1].repeat(9, 1), 1.0)) == pytest.approx(1)
+
+
+def test_copies_of_few_digits_are_told_from_varied_ones() -> None:
+    """Real handwriting, class by class: the other half of a class is healthy, noisy copies of 1 to 3 are not."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images, labels = torch.from_numpy(digits.data).float(), torch.from_numpy(digits.target)
+    chance = torch.Generator().manual_seed(0)
+    for k in range(10):
+        mine = images[labels == k]
+        real, other = mine[::2], mine[1::2]
+        healthy = manifold.pattern_share(real, other)
+        assert healthy is not None
+        assert healthy > 0.7
+        for copies in (1, 2, 3):
+            chosen = other[torch.randperm(len(other), generator=chance)[:copies]]
+            drawn = chosen.repeat(90 // copies, 1)
+            drawn = drawn + 0.3 * torch.randn(drawn.shape, generator=chance)
+            collapsed = manifold.pattern_share(real, drawn)
+            assert collapsed is not None
+            assert collapsed < 0.5, (k, copies)
+
+
+def test_pattern_share_needs_images_that_differ() -> None:
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    assert manifold.pattern_share(x, x[:9]) is None
+    assert manifold.pattern_share(x[:1].repeat(20, 1), x) is None
+    assert manifold.pattern_share(x, x) == pytest.approx(1, abs=0.35)
+
+
 def test_label_kl() -> None:
     assert label_kl(torch.arange(10), 10).item() == pytest.approx(0, abs=1e-12)
     assert label_kl([4] * 7, 10).item() == pytest.approx(math.log(10))

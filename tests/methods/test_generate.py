@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import warnings
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from evenhand.data.build import Data, DataSettings, build_data
@@ -26,10 +28,10 @@ from evenhand.pieces.adversarial import discriminator_loss
 from evenhand.pieces.balance import balance_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
 from evenhand.run.recipe import validate
-from evenhand.run.runs import train
+from evenhand.run.runs import measure, train
 from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
 
-pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
+pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class", "ignore:one training image")
 
 CPU = torch.device("cpu")
 MEASURE = {"judge_samples": 60, "samples": 40}
@@ -348,10 +350,12 @@ def test_labels_are_asked_for_by_inverse_frequency(make: Any) -> None:
 
 
 def test_more_classes_than_the_batch(make: Any, data: Data) -> None:
-    method = make("cb", batch=3, cycle=1)
+    method = make("cb", batch=3, cycle=1, forget=0.05, weight=0.05)
     said = advance(method, batches(method, data, 3))
     assert all(math.isfinite(value) for row in said for value in row.values())
     assert method.seen.distribution.min() > 0
+    with pytest.raises(UserError, match=r"10 classes from the last 6 images .* lower method.forget"):
+        make("cb", batch=3, cycle=1, forget=0.5)
 
 
 # gSR
@@ -453,6 +457,37 @@ def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
         found = judge.scalars(images, labels, test, batch=64)
     assert found["collapsed"] == 1
     assert found["diversity:stripes"] == 0
+    with pytest.warns(UserWarning, match="'stripes'"):
+        table = judge.table(images, labels, test, data.groups, batch=64)
+    assert table["patterns"][7] < 0.5 <= min(value for k, value in enumerate(table["patterns"]) if k != 7)
+
+
+def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Classifier) -> None:
+    """Each class is compared with its own real images: the median sinks along with the collapsed ones."""
+    judge = Judge(Measure(), data, annotator, CPU)
+    test = data.streams["test"]
+    assert test.labels is not None
+    images, labels = test.source.samples.clone(), test.labels  # type: ignore[attr-defined]
+    for k in range(7):
+        mine = torch.where(labels == k)[0]
+        images[mine] = images[mine[torch.arange(len(mine)) % 2]]
+    with pytest.warns(UserWarning, match="much alike") as caught:
+        found = judge.scalars(images, labels, test, batch=64)
+    assert found["collapsed"] == 7
+    assert found["patterns_min"] < 0.5
+    assert "2 more" in str(caught[0].message)
+
+
+def test_an_exploding_spectral_norm_is_named(make: Any, data: Data) -> None:
+    gan = make(condition="projection", net={"name": "sngan"}, ema=0.0)
+    with warnings.catch_warnings(record=True) as calm:
+        warnings.simplefilter("always")
+        gan.judge(data.streams["val"], batch=32)
+    assert not any("spectral norm" in str(w.message) for w in calm)
+    with torch.no_grad():
+        conditional_parameters(gan.generator.net)[0][0][9].mul_(20)
+    with pytest.warns(UserWarning, match=f"spectral norm of class '{data.classes[9]}'"):
+        gan.judge(data.streams["val"], batch=32)
 
 
 def test_spread_is_the_root_mean_square_distance() -> None:
@@ -508,6 +543,85 @@ def test_risky_settings_warn(make: Any) -> None:
         make("cb", forget=0.9)
 
 
+@pytest.mark.parametrize(("form", "trade_off", "said"), [("share", 10.0, 1), ("share", 0.5, 0), ("mean-one", 10.0, 0)])
+def test_a_trade_off_of_the_other_form_warns(form: str, trade_off: float, said: int, annotator: Classifier) -> None:
+    uneven = build_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
+    table = ClassBalancingSettings(**SMALL, net={"width": 2}, form=form, trade_off=trade_off)  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ClassBalancing(table, uneven, seed=0, device=CPU, annotator=annotator, classifier=annotator)
+    assert sum("meant for 'mean-one'" in str(w.message) for w in caught) == said
+
+
+def folder_of_images(root: Path, counts: dict[str, int]) -> Path:
+    """Images of mixed sizes and modes, by class."""
+    kinds = [("RGB", (20, 30)), ("L", (16, 16)), ("RGBA", (33, 21)), ("P", (64, 64))]
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            mode, size = kinds[i % len(kinds)]
+            Image.new(mode, size, i).save(root / name / f"{i}.png")
+    return root
+
+
+def refused(tmp_path: Path, data: dict[str, Any], **method: Any) -> str:
+    """What ``train`` says of a generator's recipe, and that nothing was trained before."""
+    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    run = {"steps": 1, "progress": False, "threads": 1}
+    shapes = {"set": "shapes", "n_max": 4, "augment": []}
+    judge = train(validate({"data": shapes, "method": first, "run": {**run, "folder": str(tmp_path / "a")}}, "a"))
+    table = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, **method}
+    needs = {"annotator": str(judge), "classifier": str(judge)}
+    tree = {"data": data, "method": table, "needs": needs, "run": {**run, "folder": str(tmp_path / "g")}}
+    with pytest.raises(UserError) as caught:
+        train(validate(tree, "g"))
+    assert not (tmp_path / "g").exists()
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_bad_input_stops_before_training(tmp_path: Path) -> None:
+    lone = folder_of_images(tmp_path / "lone", {"cat": 9, "lynx": 1})
+    assert "class 'lynx' has 1 sample(s)" in refused(tmp_path / "1", {"set": str(lone), "size": 32})
+    pets = folder_of_images(tmp_path / "pets", {"cat": 9, "dog": 9, "lynx": 5})
+    assert "other classes" in refused(tmp_path / "2", {"set": str(pets), "size": 32})
+    assert "noise" in refused(tmp_path / "3", {"set": "shapes", "n_max": 4}, batch=2, cycle=1)
+
+
+def test_mixed_sizes_and_modes_become_one(tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets", {"cat": 8, "dog": 8, "lynx": 8})
+    for grey, channels in ((False, 3), (True, 1)):
+        made = build_data(DataSettings(set=str(pets), size=32, grey=grey))
+        gan = GAN(GANSettings(**SMALL, net={"width": 2}), made, seed=0, device=CPU, annotator=judge_of(made))
+        batch = batches(gan, made, 1)[0]["labelled"]
+        assert batch.x.shape == (6, channels, 32, 32)
+        assert all(math.isfinite(value) for value in advance(gan, [{"labelled": batch}])[0].values())
+
+
+def judge_of(data: Data) -> Classifier:
+    net = {"name": "small-cnn", "width": 2}
+    return Classifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
+
+
+def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:
+    lone = [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]
+    with pytest.warns(UserWarning, match=f"one training image of class {', '.join(lone)}"):
+        make()
+
+
+def test_a_classifier_of_few_labels_serves(tmp_path: Path) -> None:
+    """Semi-supervised: other counts and another profile than the generator's data, the same classes."""
+    run = {"steps": 2, "progress": False, "threads": 1}
+    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    few = {"set": "shapes", "n_max": 3, "imbalance": 1, "val_per_class": 2, "augment": ["flip"]}
+    folder = train(validate({"data": few, "method": first, "run": {**run, "folder": str(tmp_path / "few")}}, "few"))
+    data = {"set": "shapes", "n_max": 20, "imbalance": 10, "val_per_class": 2, "augment": []}
+    method = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, "cycle": 2}
+    tree = {"data": data, "method": method, "needs": {"annotator": str(folder), "classifier": str(folder)}}
+    made = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g")}}, "g"))
+    assert len(json.loads((made / "measure.json").read_text())["frequency"]) == 10
+
+
 def test_a_class_with_one_image_and_few_images(make: Any, data: Data) -> None:
     one = data.streams["labelled"].subset(torch.tensor([0, 1, 2]))
     gan = make(d_steps=3)
@@ -535,7 +649,16 @@ def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
         sample_run(made, "rng", 3)
     score = classifier_score(made, count=40, epochs=1)
     assert 0 <= score["min_recall"] <= score["mean_recall"] <= 1
-    assert (made / "classifier-score.json").exists()
+    kept = json.loads((made / "measure.json").read_text())
+    assert kept["classifier_score"] == score
+    assert measure(made)["classifier_score"] == score  # the same checkpoint, measured again
+    with pytest.raises(UserError, match="does not train a classifier"):
+        classifier_score(made, recipe="gsr-fashion")
+    with pytest.raises(UserError, match="draws no images"):
+        classifier_score(folder, count=40)
+    (made / "measure.json").unlink()
+    with pytest.raises(UserError, match="not measured yet"):
+        classifier_score(made, count=40)
     again = build_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
     assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from evenhand import parallel
-from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, mean_prediction
+from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, form_ratio, mean_prediction
 
 CIFAR10_LT = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
 CIFAR10_LT_10 = [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
@@ -337,3 +337,12 @@ def test_bad_arguments_name_the_remedy() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_form_ratio_is_what_the_share_form_is_stronger_by() -> None:
+    assert form_ratio([0.8, 0.1, 0.1]) == pytest.approx(21.25 / 9)
+    assert form_ratio(CIFAR10_LT_10) == pytest.approx(1.67, abs=0.005)
+    assert form_ratio(CIFAR10_LT) == pytest.approx(6.17, abs=0.005)
+    p, n = shares([5, 3, 2]), shares([8, 1, 1])
+    ratio = balance_loss(p, n) / 3 / balance_loss(p, n, normalise="mean-one")
+    assert float(ratio) == pytest.approx(form_ratio(n))

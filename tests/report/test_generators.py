@@ -51,13 +51,20 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         "manifold_fake_count": 1200, "inception_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
         "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
         "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
+        "patterns": [0.9, 0.8, 0.7],
         "class_shares": [0.6, 0.35, 0.05], "group_shares": {"head": 0.6, "mid": 0.35, "tail": 0.05}, "samples": 1200,
-        "groups": {"head": [0], "mid": [1], "tail": [2]}, "sigma_gain": [[1.0, 1.5, 9.0]], **changes,
+        "groups": {"head": [0], "mid": [1], "tail": [2]}, "sigma_gain": [[1.0, 1.5, 2.5]], **changes,
     }  # fmt: skip
     log: list[dict[str, Any]] = [{"kind": "train", "step": s, "epoch": s / 9, "loss": 1.0} for s in (10, 20, 30)]
     for step in (10, 20, 30):
         row = {"fid": fid + 30 / step, "label_kl": 0.5, "diversity": 0.8, "diversity_min": 0.2, "collapsed": 1.0}
-        traced = {"sigma_max": step / 2, "sigma:<i>lynx": step / 2, "diversity:<i>lynx": 5 / step, "sigma:cat": 1.0}
+        traced = {
+            "sigma_max": step / 2,
+            "sigma:<i>lynx": step / 2,
+            "diversity:<i>lynx": 5 / step,
+            "patterns:<i>lynx": 0.5,
+            "sigma:cat": 1.0,
+        }
         log.append({"kind": "val", "step": step, "epoch": step / 9, **row, **traced})
     streams = {"labelled": {"classes": CLASSES, "counts": COUNTS, "digest": "feed02", "samples": 1110}}
     recipe = f'[method]\nname = "gsr-gan"\nstrength = {strength}\n[method.optim_g]\nlr = 1e-3\n[run]\nseed = {seed}\n'
@@ -155,9 +162,9 @@ def test_terminal_says_what_scores_depend_on(tmp_path: Path, capsys: pytest.Capt
 
 def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path, "a-0", diversity=[0.9, 0.8, 0.3], class_shares=[0.7, 0.29, 0.01]),
-        make_run(tmp_path, "a-1", seed=1, diversity=[0.9, 0.8, None]),
-        make_run(tmp_path, "a-2", seed=2, diversity=[0.9, 0.8, 0.2]),
+        make_run(tmp_path, "a-0", patterns=[0.9, 0.8, 0.3], class_shares=[0.7, 0.29, 0.01]),
+        make_run(tmp_path, "a-1", seed=1, patterns=[0.9, 0.8, None]),
+        make_run(tmp_path, "a-2", seed=2, patterns=[0.9, 0.8, 0.2]),
     ]
     (group,) = group_runs(loaded(*runs))
     alike, absent = troubles(group)
@@ -170,11 +177,34 @@ def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
     assert not any("alike" in said for said in troubles(group))
 
 
+def test_collapse_of_most_classes_is_named(tmp_path: Path) -> None:
+    """Against its own real images, not against other classes that collapsed along."""
+    (group,) = group_runs(loaded(make_run(tmp_path, "a", patterns=[0.3, 0.2, 0.25])))
+    (alike,) = troubles(group)
+    assert all(f"‘{name}’" in alike for name in CLASSES)
+
+
+def test_a_spectral_norm_that_explodes_is_named(tmp_path: Path) -> None:
+    runs = loaded(make_run(tmp_path, "a", sigma_gain=[[1.0, 1.5, 1.0], [0.5, 1.2, 9.0]]))
+    (wild,) = troubles(group_runs(runs)[0])
+    assert "‘<i>lynx’ (9.00)" in wild
+    assert "cat" not in wild
+
+
 def test_terminal_turns_the_summary(tmp_path: Path) -> None:
     table = summary_table(loaded(make_run(tmp_path, "a"), make_run(tmp_path, "b", strength=1))).turned()
     assert table.columns == ("run", "a", "b")
     assert [str(cell) for cell in table.rows[0]] == ["FID ↓", "10.00", "10.00"]
     assert [str(cell) for cell in table.rows[-1]] == ["selected by", "last", "last"]
+
+
+def test_classifier_accuracy_score_is_shown(tmp_path: Path) -> None:
+    score = {"recipe": "annotator", "drawn": 10_000, "seed": 0, "accuracy": 0.625, "min_recall": 0.25}
+    records = loaded(make_run(tmp_path, "a", classifier_score=score), make_run(tmp_path, "b", strength=1))
+    table = summary_table(records)
+    at = table.columns.index("CAS (%)")
+    assert [str(row[at]) for row in table.rows] == ["62.5", "not run"]
+    assert "'annotator' trained on 10,000 drawn images" in basis(group_runs(records))[0]
 
 
 def test_different_judges_are_said_once_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +232,8 @@ def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream
     text = write_report(runs, tmp_path / "report.html").read_text()
     for expected in (
         "Share of each class in what is drawn", "FID of each class", "Hollow: too few", "largest spectral norm",
-        "Spectral norm of a class", "Diversity: spread", "1,200 images drawn", "even: 33 %", "best FID",
+        "Spectral norm of a class", "Diversity: spread", "Patterns: effective", "1,200 images drawn",
+        "even: 33 %", "best FID",
     ):  # fmt: skip
         assert expected.lower() in text.lower(), expected
     assert "Confusions" not in text
@@ -312,6 +343,10 @@ def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
     assert made.measure.keys() - record.measure.keys() == set()
     text = render([record, load_run(judge)])
     assert text.count("data:image/png;base64,") >= 20
+    said = CliRunner().invoke(app, ["measure", str(folder), "--cas", str(judge), "--cas-images", "30"])
+    assert said.exit_code == 0
+    assert "CAS" in said.output
+    assert "CAS" in render([load_run(folder)])
     assert f"{record.measure['fid']:.2f}" in text
     drawn = CliRunner().invoke(app, ["sample", str(folder), "--class", "ring", "--count", "2"])
     assert drawn.exit_code == 0, drawn.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,18 @@ def test_a_method_that_listens_hears_every_validation(tmp_path: Path) -> None:
     method = Listener()
     fit(method, streams("val"), run(tmp_path))
     assert method.heard == list(SCRIPT.values())
+
+
+def test_a_warning_of_an_evaluation_is_shown_and_logged(tmp_path: Path) -> None:
+    class Worried(Scripted):
+        def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
+            warnings.warn("class 'lynx' looks collapsed", stacklevel=1)
+            return super().judge(stream, batch=batch)
+
+    with pytest.warns(UserWarning, match="lynx"):
+        fit(Worried(), streams("val"), run(tmp_path))
+    told = [(row["step"], row["event"], row["warning"]) for row in rows(tmp_path, "event")]
+    assert told == [(step, "warning", "class 'lynx' looks collapsed") for step in SCRIPT]
 
 
 def test_a_missing_stream_is_named(tmp_path: Path) -> None:

@@ -11,17 +11,20 @@ from evenhand.report.metrics import CLASS_FID
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, class_order
 from evenhand.report.svg import colour
 
-ALARM = 0.5  # of the median class's diversity, unless the recipe says otherwise
+ALARM = 0.5  # of the patterns of real images, unless the recipe says otherwise
+EXPLODED = 2.0  # times the median class's spectral norm
 RARE = 0.1  # of an even share: below, a class is hardly drawn
 TRACED = 8  # classes with a line of their own, the rarest
 CURVES = {
     "fid": "FID", "label_kl": "label KL", "diversity": "diversity, median class",
-    "diversity_min": "diversity, worst class", "collapsed": "collapsed classes", "sigma_max": "largest spectral norm",
+    "diversity_min": "diversity, worst class", "patterns_min": "patterns, worst class",
+    "collapsed": "collapsed classes", "sigma_max": "largest spectral norm",
 }  # fmt: skip
 TRACES = {
     "sigma": "Spectral norm of a class's conditional-BatchNorm gains, largest over layers: one that explodes goes "
     "with collapse.",
     "diversity": "Diversity: spread of a class's drawn images over that of its real ones, in features.",
+    "patterns": "Patterns: effective number of different images among those drawn of a class, over that of real ones.",
     "frequency": "Effective frequency: how often the class was drawn lately, as the balancing term sees it.",
 }
 
@@ -54,13 +57,19 @@ def _basis(measure: Mapping[str, Any]) -> str:
     known = measure.get
     digest = f", weights {known('features_digest')}" if "features_digest" in measure else ""
     shares = "Label KL: of the annotator's labels to even shares. " if "label_kl" in measure else ""
+    score = known("classifier_score") or {}
+    trained = (
+        f"CAS: accuracy on the real test split of '{score['recipe']}' trained on {score['drawn']:,} drawn images. "
+        if score
+        else ""
+    )
     by_class = "Head, mid and tail FID: means of their classes' FIDs. " if "group_fid" in measure else ""
     return (
         f"Features: {known('features')}{digest}, {known('dimensions')} dimensions; resize: {known('resize')}. "
         f"Reference: {known('reference')}; {known('fake_count', 0):,} drawn. "
         f"KID over {known('kid_subsets')} subsets of {known('kid_subset_size', 0):,}; precision, recall, density and "
         f"coverage with k = {known('k')} on {known('manifold_real_count', 0):,} real and "
-        f"{known('manifold_fake_count', 0):,} drawn. {shares}{by_class}"
+        f"{known('manifold_fake_count', 0):,} drawn. {shares}{by_class}{trained}"
         "Scores of other features or counts do not compare."
     )
 
@@ -89,17 +98,19 @@ def _drawn(members: Sequence[RunGroup], classes: figures.ClassData, colours: Map
 
 
 def troubles(group: RunGroup) -> list[str]:
-    """Classes that look collapsed or are hardly drawn, by name and with how many seeds agree."""
+    """Classes that look collapsed, are about to, or are hardly drawn, by name and with how many seeds agree."""
     alike: dict[int, list[float]] = {}
+    wild: dict[int, list[float]] = {}
     absent: dict[int, list[float]] = {}
     for record in group.measured:
         measure = record.measure or {}
-        diversity = measure.get("diversity") or ()
-        known = [value for value in diversity if value is not None]
-        low = _alarm(record) * median(known) if known else 0.0
-        for k, value in enumerate(diversity):
-            if value is not None and value < low:
+        for k, value in enumerate(measure.get("patterns") or ()):
+            if value is not None and value < _alarm(record):
                 alike.setdefault(k, []).append(value)
+        norms = [max(of_class) for of_class in zip(*measure.get("sigma_gain") or (), strict=True)]
+        for k, value in enumerate(norms):
+            if value > EXPLODED * median(norms):
+                wild.setdefault(k, []).append(value)
         shares = measure.get("class_shares") or ()
         for k, share in enumerate(shares):
             if share < RARE / len(shares):
@@ -108,8 +119,12 @@ def troubles(group: RunGroup) -> list[str]:
     if alike:
         names = _named(group, alike, "{:.2f}")
         found.append(
-            f"{group.name}: images of {names} are much alike, by their spread over that of real ones. Collapse?"
+            f"{group.name}: images of {names} are much alike: in brackets, their effective number of patterns over "
+            "that of as many real ones. Collapse?"
         )
+    if wild:
+        names = _named(group, wild, "{:.2f}")
+        found.append(f"{group.name}: the spectral norm of {names} is over twice the median class's. Collapse ahead?")
     if absent:
         names = _named(group, absent, "{:.1f}\u00a0%")
         found.append(f"{group.name}: hardly draws {names}; even shares would be {100 / len(shares):.2g}\u00a0%.")

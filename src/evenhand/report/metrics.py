@@ -50,9 +50,12 @@ DRAWN_METRICS = (
     _score("group_fid", "head", name="head FID", digits=2, lower=True),
     _score("group_fid", "mid", name="mid FID", digits=2, lower=True),
     _score("group_fid", "tail", name="tail FID", digits=2, lower=True),
+    Metric(("classifier_score", "accuracy"), "CAS"),
+    Metric(("classifier_score", "min_recall"), "CAS, worst class"),
 )
-FID, TAIL_FID = DRAWN_METRICS[0], DRAWN_METRICS[-1]
+FID, TAIL_FID = DRAWN_METRICS[0], DRAWN_METRICS[9]
 CLASS_RECALL = Metric(("recall",), "recall")
 CLASS_FID = _score("class_fid", name="FID", digits=2, lower=True)
 CLASS_SHARE = Metric(("class_shares",), "drawn")
 CLASS_DIVERSITY = _score("diversity", digits=2)
+CLASS_PATTERNS = _score("patterns", digits=2)

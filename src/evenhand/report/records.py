@@ -141,7 +141,7 @@ def load_run(folder: str | Path) -> RunRecord:
     measure = _parsed(folder / "measure.json", _json_object)
     if measure is not None:
         size = len(measure.get("classes", ()))
-        for key in ("train_counts", "recall", "confusion", "class_fid", "class_shares", "diversity"):
+        for key in ("train_counts", "recall", "confusion", "class_fid", "class_shares", "diversity", "patterns"):
             value = measure.get(key)  # a generator's recall is one number
             if isinstance(value, list) and (length := len(value)) not in (0, size):
                 raise UserError(f"{folder}/measure.json: {key} has {length} entries, not {size}; measure it again")

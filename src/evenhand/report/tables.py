@@ -12,6 +12,7 @@ from typing import Any
 from evenhand.report.metrics import (
     CLASS_DIVERSITY,
     CLASS_FID,
+    CLASS_PATTERNS,
     CLASS_RECALL,
     CLASS_SHARE,
     DRAWN_METRICS,
@@ -135,7 +136,7 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     counts, named = first.get("train_counts", []), first.get("groups", {})
     member = {index: name for name, members in named.items() for index in members}
     draws = any(g.draws for g in groups)
-    metrics = [CLASS_FID, CLASS_SHARE, CLASS_DIVERSITY] if draws else [CLASS_RECALL]
+    metrics = [CLASS_FID, CLASS_SHARE, CLASS_DIVERSITY, CLASS_PATTERNS] if draws else [CLASS_RECALL]
     rows = []
     for k in class_order(counts, named):
         cells = [Cell(str(first["classes"][k])), Cell(member.get(k, "")), Cell(f"{counts[k]:,}")]
@@ -144,7 +145,10 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     columns = ("class", "group", "training samples", *(f"{g.name} {m.label}" for g in groups for m in metrics))
     caption = "Recall per class, most training samples first"
     if draws:
-        caption = "How each class is drawn, most training samples first; diversity: spread of drawn over real features"
+        caption = (
+            "How each class is drawn, most training samples first; diversity: spread of drawn over real features; "
+            "patterns: effective number of different images, drawn over real"
+        )
         if any("*" in cell.text for row in rows for cell in row[3:]):
             caption += "; * too few images of the class for a FID to be trusted"
     return Table(caption, columns, tuple(rows), range(2, len(columns)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -96,6 +99,21 @@ class Log:
         self.row("event", step, epoch, {"event": "warning", "warning": said})
         if self.writer:
             self.bar.console.print(f"warning at step {step}: {said}", markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def noting(self, step: int, epoch: float) -> Iterator[None]:
+        """Python's warnings given meanwhile become rows, too."""
+        show = warnings.showwarning
+
+        def note(message: Warning | str, *where: Any, **more: Any) -> None:
+            self.row("event", step, epoch, {"event": "warning", "warning": str(message)})
+            show(message, *where, **more)
+
+        warnings.showwarning = note
+        try:
+            yield
+        finally:
+            warnings.showwarning = show
 
     def advance(self, step: int, rate: float, note: str) -> None:
         shown = f"{rate:,.0f} img/s" if math.isfinite(rate) else ""

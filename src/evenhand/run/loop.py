@@ -70,7 +70,8 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 log.advance(done, rate, note)
                 seen, since = 0, time.perf_counter()
             if done % every == 0 or done == total:
-                measured = keeper.judge(done)
+                with log.noting(done, done / epoch_steps):
+                    measured = keeper.judge(done)
                 for split, values in measured.items():
                     log.row(split, done, done / epoch_steps, values)
                 for said in keeper.troubles(done, measured):

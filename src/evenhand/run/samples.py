@@ -7,6 +7,7 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -16,9 +17,10 @@ from evenhand import parallel
 from evenhand.data.samplers import generator
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError, did_you_mean
+from evenhand.methods import method_class
 from evenhand.methods.generate.class_balancing import ClassBalancing
 from evenhand.methods.generate.gan import GAN
-from evenhand.methods.protocol import Method
+from evenhand.methods.protocol import Method, Recogniser
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit
 from evenhand.run.recipe import load_recipe
@@ -76,26 +78,32 @@ def draw(method: Method, label: int, count: int, *, seed: int = 0) -> Tensor:
 
 def classifier_score(
     folder: str | Path, *, count: int = 10_000, recipe: str = "annotator", epochs: float | None = None, seed: int = 0
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Classifier-accuracy score: train a classifier on drawn images alone, test it on the real test split.
 
     The labels are those asked for; an unconditional generator's images are labelled by the classifier in its loop,
-    or else by its annotator. Writes ``classifier-score.json`` to the run's folder.
+    or else by its annotator. Stands in the run's ``measure.json`` as ``classifier_score``.
     """
     run = open_run(folder)
+    path = run.folder / "measure.json"
+    if not path.is_file():
+        raise UserError(f"{run.folder} is not measured yet: finish its training, or run evenhand measure first")
+    chosen = load_recipe(recipe, {"run.seed": seed, "run.progress": False, "run.select": "last"})
+    if not issubclass(method_class(chosen.method.name), Recogniser) or chosen.needs:
+        raise UserError(f"recipe '{recipe}' does not train a classifier from images alone; try 'annotator'")
     images, labels = labelled_samples(run.method, count, seed=seed)
     drawn = Stream(Memory(images), labels, run.data.classes, "drawn")
     data = replace(run.data, streams={"labelled": drawn, "test": run.data.streams["test"]})
     with tempfile.TemporaryDirectory() as place:
-        chosen = load_recipe(
-            recipe, {"run.folder": place, "run.seed": seed, "run.progress": False, "run.select": "last"}
-        )
-        settings = chosen.run if epochs is None else chosen.run.model_copy(update={"epochs": epochs})
+        length = {} if epochs is None else {"epochs": epochs, "steps": None}
+        settings = chosen.run.model_copy(update={"folder": place, **length})
         method = build_method(chosen, data, parallel.local_device("auto"))
         fit(method, data.streams, settings)
         found = method.judge(data.streams["test"], batch=settings.eval_batch)
-    checkpoint.write_atomically(run.folder / "classifier-score.json", json.dumps({"drawn": count, **found}).encode())
-    return found
+    score = {"recipe": recipe, "drawn": count, "seed": seed, **found}
+    table = json.loads(path.read_text()) | {"classifier_score": score}
+    checkpoint.write_atomically(path, json.dumps(table, indent=1).encode())
+    return score
 
 
 def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,9 @@ from evenhand.methods.generate.judging import same_task
 from evenhand.methods.generate.players import GANTable
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.adversarial import Adversarial
-from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, mean_prediction
+from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, form_ratio, mean_prediction
+
+RELEASED = 2.5, 10.0  # trade-offs of the released configurations, all of them with mean-one weights
 
 
 class ClassBalancingSettings(GANTable):
@@ -39,8 +41,12 @@ class ClassBalancingSettings(GANTable):
     rule: Literal["balance", "entropy", "classify"] = Field(
         "balance", description="the paper's; DeGAN's, all frequencies equal; or cross-entropy to the label asked for"
     )
-    trade_off: float = Field(5.0, ge=0, description="weight of the classifier's term; 0: plain GAN")
-    form: Normalise = Field("share", description="class weights of the thesis, or mean-one as in the released code")
+    trade_off: float = Field(
+        5.0, ge=0, description="weight of the classifier's term; the authors' 0.5 to 10 go with mean-one; 0: plain GAN"
+    )
+    form: Normalise = Field(
+        "share", description="class weights 1 / (K N), as the thesis; or scaled to mean-one, weaker, as released"
+    )
     cycle: int = Field(2000, gt=0, description="steps between refreshes of the frequencies")
     forget: float = Field(0.5, gt=0, le=1, description="share of the old frequencies lost at a refresh")
     weight: float = Field(1.0, gt=0, description="of the new counts at a refresh; equal to forget: moving average")
@@ -60,7 +66,7 @@ class ClassBalancing:
         annotator: Any = None,
     ) -> None:  # fmt: skip
         K = len(data.classes)
-        _sensible(settings, K, classifier)
+        _sensible(settings, data.counts, classifier)
         if classifier is not None:
             same_task(classifier, data, "classifier")
         self.set = settings
@@ -133,7 +139,8 @@ class ClassBalancing:
         self.seen.load_state_dict(state["seen"])
 
 
-def _sensible(s: ClassBalancingSettings, num_classes: int, classifier: Any) -> None:
+def _sensible(s: ClassBalancingSettings, counts: list[int], classifier: Any) -> None:
+    num_classes = len(counts)
     if s.trade_off and classifier is None:
         raise UserError(
             "method 'class-balancing-gan' needs a classifier: set needs.classifier to a recipe or a run's folder, "
@@ -143,9 +150,23 @@ def _sensible(s: ClassBalancingSettings, num_classes: int, classifier: Any) -> N
         raise UserError(
             f"rule = '{s.rule}' with labels = '{s.labels}' asks the generator for classes: set condition = 'generator'"
         )
-    if s.rule == "balance" and s.trade_off and num_classes < 3:
+    if s.rule != "balance" or not s.trade_off:
+        return
+    remembered = s.batch * s.cycle / s.forget
+    if remembered < num_classes:
+        raise UserError(
+            f"frequencies of {num_classes} classes from the last {remembered:.0f} images or so would be noise: "
+            "raise method.cycle or method.batch, or lower method.forget"
+        )
+    if s.form == "share" and s.trade_off >= RELEASED[0] and min(counts) and (times := form_ratio(counts)) >= 2:
+        warnings.warn(
+            f"trade_off = {s.trade_off:g} with form = 'share': the released {RELEASED[0]:g} to {RELEASED[1]:g} are "
+            f"meant for 'mean-one', {times:.1f} times weaker where classes are drawn as unevenly as these data",
+            stacklevel=3,
+        )
+    if num_classes < 3:
         warnings.warn("with two classes the balancing term still favours the larger one", stacklevel=3)
-    if s.rule == "balance" and s.forget * math.log(num_classes) >= 2:
+    if s.forget * math.log(num_classes) >= 2:
         warnings.warn(
             f"forget = {s.forget:g} with {num_classes} classes may make the shares oscillate; "
             f"keep it below {1 / math.log(num_classes):.2g}",

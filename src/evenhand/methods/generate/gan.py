@@ -8,6 +8,7 @@ Methods that add a term to the generator's loss own a ``GAN`` and compose its ha
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -53,6 +54,8 @@ class GAN:
         height, width = data.facts["size"]
         if height != width:
             raise UserError(f"images are {height} x {width}: generators draw squares; set data.size")
+        if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
+            warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
         self.judged_by = Judge(settings.measure, data, annotator, device)
         draws, tells = settings.net.build(height, data.channels, len(data.classes), settings.condition)
         self.generator = settings.optim_g.player(draws.to(device), settings.ema or None)
@@ -194,6 +197,7 @@ class GAN:
         found = self.judged_by.scalars(images, labels, stream, batch=batch)
         if self.conditional:
             sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
+            self.judged_by.warn_of_explosion(sigma.tolist())
             found["sigma_max"] = float(sigma.max())
             found |= {f"sigma:{self.data.classes[k]}": float(sigma[k]) for k in self.judged_by.traced}
         return found

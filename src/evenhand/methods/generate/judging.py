@@ -21,9 +21,12 @@ from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure.features import Embedded, annotator, embed, fid_inception
 from evenhand.measure.generative import fid, label_kl, measure_generator
+from evenhand.measure.manifold import pattern_share
 from evenhand.settings import Settings
 
 TRACED = 20  # classes with a line of their own in the log, the rarest first
+EXPLODED = 2.0  # times the median class's spectral norm
+PerClassShare = list[float | None]  # None: too few images to tell
 
 
 class Measure(Settings):
@@ -34,7 +37,9 @@ class Measure(Settings):
     judge_samples: int = Field(2000, gt=1, description="images drawn at every evaluation")
     samples: int = Field(10_000, gt=1, description="images drawn for the final table")
     neighbours: int = Field(5, gt=0, description="of precision, recall, density and coverage")
-    alarm: float = Field(0.5, ge=0, lt=1, description="warn of classes below that share of the median diversity")
+    alarm: float = Field(
+        0.5, ge=0, lt=1, description="warn of classes with fewer than that share of real images' patterns"
+    )
 
 
 class Judge:
@@ -74,7 +79,7 @@ class Judge:
             found["label_kl"] = float(label_kl(logits.argmax(1), len(self.data.classes)))
             labels = logits.argmax(1) if labels is None else labels
         if labels is not None:
-            found |= self._diversity_scalars(self.diversity(real.features, stream, features, labels))
+            found |= self._variety_scalars(*self.variety(real.features, stream, features, labels))
         return found
 
     def table(
@@ -94,43 +99,61 @@ class Judge:
             found["group_fid"] = {name: _mean([scores[k] for k in members]) for name, members in groups.items()}
         named = logits.argmax(1) if labels is None and logits is not None else labels
         if named is not None:
-            found["diversity"] = self.diversity(real.features, stream, features, named)
+            found["diversity"], found["patterns"] = self.variety(real.features, stream, features, named)
+            self._warn_of_collapse(found["patterns"])
         if logits is not None:
             shares = torch.bincount(logits.argmax(1), minlength=K).double() / len(logits)
             found["class_shares"] = shares.tolist()
             found["group_shares"] = {name: float(shares[members].sum()) for name, members in groups.items()}
         return found | {"samples": len(images), "groups": groups}
 
-    def diversity(self, real: Tensor, stream: Stream, fake: Tensor, labels: Tensor) -> list[float | None]:
-        """For each class the spread of drawn over that of real features; None below two images of either."""
-        found: list[float | None] = []
+    def variety(
+        self, real: Tensor, stream: Stream, fake: Tensor, labels: Tensor
+    ) -> tuple[PerClassShare, PerClassShare]:
+        """For each class, drawn over real: the spread of features, and the effective number of patterns.
+
+        The spread tells how far apart the images are, not how many differ: two images drawn again and again have the
+        spread of a healthy class. So collapse is judged by the patterns.
+        """
+        spreads: PerClassShare = []
+        patterns: PerClassShare = []
         for k in range(len(self.data.classes)):
             theirs = fake[labels.cpu() == k]
             ours = real[stream.labels == k] if stream.labels is not None else real[:0]
             enough = min(len(ours), len(theirs)) > 1 and float(spread(ours)) > 0
-            found.append(float(spread(theirs) / spread(ours)) if enough else None)
-        return found
+            spreads.append(float(spread(theirs) / spread(ours)) if enough else None)
+            patterns.append(pattern_share(ours, theirs))
+        return spreads, patterns
 
-    def _diversity_scalars(self, diversity: Sequence[float | None]) -> dict[str, float]:
-        known = [value for value in diversity if value is not None]
-        if not known:
-            return {}
-        low = self.set.alarm * median(known)
-        collapsed = [k for k, value in enumerate(diversity) if value is not None and value < low]
+    def _variety_scalars(self, spreads: PerClassShare, patterns: PerClassShare) -> dict[str, float]:
+        said: dict[str, float] = {}
+        for name, values in (("diversity", spreads), ("patterns", patterns)):
+            if known := [value for value in values if value is not None]:
+                said |= {name: median(known), f"{name}_min": min(known)}
+            traced = {f"{name}:{self.data.classes[k]}": values[k] for k in self.traced}
+            said |= {key: value for key, value in traced.items() if value is not None}
+        return said | {"collapsed": float(len(self._warn_of_collapse(patterns)))}
+
+    def _warn_of_collapse(self, patterns: PerClassShare) -> list[int]:
+        """The classes whose drawn images are much alike, which are named aloud."""
+        collapsed = [k for k, value in enumerate(patterns) if value is not None and value < self.set.alarm]
         if collapsed:
-            names = ", ".join(f"'{self.data.classes[k]}' ({diversity[k]:.2f})" for k in collapsed[:5])
-            warnings.warn(
-                f"drawn images of class {names} are much alike: their spread over that of real ones is below "
-                f"{self.set.alarm:g} of the median class's ({median(known):.2f}); mode collapse?",
-                stacklevel=2,
+            worst = sorted(collapsed, key=lambda k: patterns[k] or 0.0)
+            _warn(
+                f"drawn images of class {_named(worst, patterns, self.data.classes)} are much alike: they show below "
+                f"{self.set.alarm:g} of the patterns of as many real ones; mode collapse?"
             )
-        traced = {f"diversity:{self.data.classes[k]}": diversity[k] for k in self.traced}
-        return {
-            "diversity": median(known),
-            "diversity_min": min(known),
-            "collapsed": float(len(collapsed)),
-            **{name: value for name, value in traced.items() if value is not None},
-        }
+        return collapsed
+
+    def warn_of_explosion(self, sigma: Sequence[float]) -> None:
+        """Of spectral norms (K,), those far above the median class's."""
+        usual = median(sigma)
+        wild = sorted((k for k, value in enumerate(sigma) if value > EXPLODED * usual), key=lambda k: -sigma[k])
+        if wild:
+            _warn(
+                f"the spectral norm of class {_named(wild, sigma, self.data.classes)} is over {EXPLODED:g} times the "
+                f"median class's ({usual:.2f}); collapse often follows: see method gsr-gan"
+            )
 
     def _embed(self, images: Tensor, batch: int) -> Embedded:
         """Features by the extractor, logits by the annotator alone: only its classes are the data's."""
@@ -172,6 +195,15 @@ def same_task(trained: Any, data: Data, role: str) -> None:
 
 def _few(value: Any) -> str:
     return f"{value[:3]}... ({len(value)})" if isinstance(value, list) and len(value) > 3 else str(value)
+
+
+def _named(classes: Sequence[int], values: Sequence[float | None], names: Sequence[str]) -> str:
+    told = [f"'{names[k]}' ({values[k]:.2f})" for k in classes[:5]]
+    return ", ".join(told + [f"{len(classes) - 5} more"] * (len(classes) > 5))
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
 
 
 def _mean(values: list[float | None]) -> float | None:
