@@ -51,7 +51,7 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         "manifold_fake_count": 1200, "inception_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
         "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
         "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
-        "patterns": [0.9, 0.8, 0.7],
+        "patterns": [0.9, 0.8, 0.6],
         "class_shares": [0.6, 0.35, 0.05], "group_shares": {"head": 0.6, "mid": 0.35, "tail": 0.05}, "samples": 1200,
         "groups": {"head": [0], "mid": [1], "tail": [2]}, "sigma_gain": [[1.0, 1.5, 2.5]], **changes,
     }  # fmt: skip
@@ -143,9 +143,10 @@ def test_class_table_marks_what_cannot_be_trusted(tmp_path: Path) -> None:
     never = [{"label": k, "value": None, "real": 9, "fake": 0, "flag": "generated: 0 samples"} for k in range(3)]
     runs = loaded(make_run(tmp_path, "a"), make_run(tmp_path, "b", strength=1, class_fid=never))
     table = per_class_table(runs)
-    assert table.columns[3:] == ("a FID ↓", "a drawn (%)", "a diversity ↑", "b FID ↓", "b drawn (%)", "b diversity ↑")
+    named = ("FID ↓", "drawn (%)", "diversity ↑", "patterns ↑")
+    assert table.columns[3:] == tuple(f"{run} {name}" for run in "ab" for name in named)
     assert [str(cell) for cell in table.rows[2]] == [
-        "<i>lynx", "tail", "10", "30.00*", "5.0", "0.70", "undefined", "5.0", "0.70",
+        "<i>lynx", "tail", "10", "30.00*", "5.0", "0.70", "0.60", "undefined", "5.0", "0.70", "0.60",
     ]  # fmt: skip
     assert "* too few images" in table.caption
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def load_image(
-    path: str | Path, mode: str = "RGB", size: int = 0, choose: Callable[[int, int], Box] | None = None
+    path: str | Path | IO[bytes], mode: str = "RGB", size: int = 0, choose: Callable[[int, int], Box] | None = None
 ) -> Image.Image:
     """One image, upright, in ``mode``; with ``choose(width, height)`` that box of it, scaled to ``size``."""
     try:
@@ -113,23 +113,18 @@ class Files:
     """Image files, decoded to uint8 (N, C, size, size) when fetched; pickles, so loader workers can decode.
 
     Without a generator: shorter side to ``resize``, centre crop. With one, and ``random_frame`` (default:
-    for ``size`` >= 96): random-resized-crop, every number drawn from the generator.
+    for ``size`` >= 96): random-resized-crop, every number drawn from the generator. ``reader`` opens what is no file.
     """
 
     def __init__(
-        self,
-        paths: Iterable[str | Path],
-        *,
-        size: int,
-        mode: str = "RGB",
-        resize: int | None = None,
-        random_frame: bool | None = None,
-    ) -> None:
+        self, paths: Iterable[str | Path], *, size: int, mode: str = "RGB", resize: int | None = None,
+        random_frame: bool | None = None, reader: Callable[[str], IO[bytes]] | None = None,
+    ) -> None:  # fmt: skip
         if mode not in ("RGB", "L"):
             raise UserError(f"mode must be 'RGB' or 'L', got {mode!r}")
         large = size >= 96
         self.paths = [os.fspath(path) for path in paths]
-        self.size, self.mode = size, mode
+        self.size, self.mode, self.reader = size, mode, reader
         self.resize = resize if resize is not None else round(size * 256 / 224) if large else size
         self.random_frame = large if random_frame is None else random_frame
         if not 0 < size <= self.resize:
@@ -147,12 +142,16 @@ class Files:
         for row, index in enumerate(chosen):
             if draws is not None:
                 choose = partial(random_box, draws=draws[row])
-            pixels = np.array(load_image(self.paths[index], self.mode, self.size, choose))
-            images[row] = as_images(pixels[None], self.paths[index])[0]
+            name = self.paths[index]
+            pixels = np.array(load_image(self.reader(name) if self.reader else name, self.mode, self.size, choose))
+            images[row] = as_images(pixels[None], name)[0]
         return images
 
     def identity(self) -> Iterable[bytes]:
         """Names from the common folder down, and file lengths: the same wherever the folder is moved."""
+        if self.reader is not None:
+            yield from (name.encode() for name in self.paths)
+            return
         paths = [os.path.abspath(path) for path in self.paths]
         root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
         for path in paths:

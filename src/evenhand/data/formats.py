@@ -33,7 +33,7 @@ def read(
     memory: bool | None = None,
     classes: str | Sequence[str] | None = None,
 ) -> Streams:
-    """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's or MNIST's own files.
+    """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
     A CSV with a column ``text`` and a ``.jsonl`` hold texts: see ``data.text``.
 
@@ -46,11 +46,15 @@ def read(
     classes: fixes names and order; "intersection" drops what some domain lacks.
     skip_unreadable: drops bad files with a warning, and adds their names to ``skipped``.
     """
-    from evenhand.data import published  # here, because it builds on this module
+    from evenhand.data import lmdb_sets, published  # here, because they build on this module
 
     place, kind = existing(path), Path(path).suffix.lower()
     given = None if isinstance(classes, str) else classes
     if place.is_dir():
+        if lmdb_sets.databases_in(place):
+            if skip_unreadable:
+                raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
+            return lmdb_sets.read_databases(place, size=size, mode=mode, memory=memory)
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark

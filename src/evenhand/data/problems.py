@@ -86,7 +86,7 @@ def _file_names(source: Source) -> list[str] | None:
     if isinstance(source, Selected):
         inner = _file_names(source.source)
         return None if inner is None else [inner[index] for index in source.indices.tolist()]
-    return source.paths if isinstance(source, Files) else None
+    return source.paths if isinstance(source, Files) and source.reader is None else None
 
 
 def _samples(data: Data) -> Iterator[tuple[str, str, Source | None, int]]:
