@@ -12,7 +12,7 @@ from evenhand.report.svg import INK, colour
 ENDS = 5  # classes drawn from either end of the tail
 FLOOR = "floor"
 TRACES = {
-    "multiplier": "Multipliers: what validation asks more of (of a class, or of head and tail) weighs more in the gain.",
+    "multiplier": "Multipliers, of classes or of head and tail: where validation is unhappy, the gain grows.",
     "recall": "Recall on validation.",
     "coverage": "Coverage on validation: the share of all samples predicted as the class.",
     "kept": "Share of the unlabelled samples with this pseudo-label that were learnt from, over about 100 steps.",
@@ -47,7 +47,7 @@ def _trace(groups: Sequence[RunGroup], prefix: str, said: str) -> str:
     for group in groups:
         for record in group.records:
             lines = [_line(record, prefix, name) for name in _chosen(group, _keys(record, prefix))]
-            if lines and prefix == "coverage" and (floor := _floor(group)) is not None:
+            if lines and prefix == "coverage" and (floor := _floor(group)):
                 steps = lines[0][1]
                 lines.append((FLOOR, [steps[0], steps[-1]], [floor, floor]))
             panels.setdefault(group.name, []).extend(lines)
@@ -58,11 +58,10 @@ def _trace(groups: Sequence[RunGroup], prefix: str, said: str) -> str:
     tints = {name: colour(i) for i, name in enumerate(names)} | {FLOOR: INK}
     few = any(len(_keys(r, prefix)) > 2 * ENDS for g in groups for r in g.records)
     more = f" The {ENDS} largest and the {ENDS} rarest classes." if few else ""
-    floor = (
-        " Dark: the floor asked for." if any(line[0] == FLOOR for lines in panels.values() for line in lines) else ""
-    )
+    floors = any(name == FLOOR for lines in panels.values() for name, _, _ in lines)
+    said += (" Dark: the floor asked for." if floors else "") + more
     drawing = plots.plot_curves(panels, tints, "step", alike=True)
-    return figures.figure(drawing, html.escape(said + floor + more))
+    return figures.figure(drawing, html.escape(said))
 
 
 def _keys(record: RunRecord, prefix: str) -> list[str]:
