@@ -89,7 +89,7 @@ def main() -> None:
     val, every = len(data.streams["val"]), listener.set.feedback_every
     samples = (1 + 2 * 4) * arguments.batch
     print(
-        f"{arguments.net}, {samples} samples a step, {arguments.repeats} repeats; over the bare passes of the same batch"
+        f"{arguments.net}, {samples} samples a step, {arguments.repeats} repeats; over bare passes of the same batch"
     )
     for name, ratios in times.items():
         print(f"{name:<24}{statistics.median(ratios):6.2f}")
