@@ -88,9 +88,7 @@ def main() -> None:
                 times.setdefault(name, []).append(value / found["bare"])
     val, every = len(data.streams["val"]), listener.set.feedback_every
     samples = (1 + 2 * 4) * arguments.batch
-    print(
-        f"{arguments.net}, {samples} samples a step, {arguments.repeats} repeats; over bare passes of the same batch"
-    )
+    print(f"{arguments.net}, {samples} samples a step, {arguments.repeats} repeats; over bare passes of the same batch")
     for name, ratios in times.items():
         print(f"{name:<24}{statistics.median(ratios):6.2f}")
     step, look = statistics.median(times["csst, min recall"]), statistics.median(times["feedback"])
