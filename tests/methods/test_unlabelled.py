@@ -15,13 +15,16 @@ from torch import Tensor
 
 from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
+from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
+from evenhand.measure.confusion import confusion_matrix, coverages
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.crest import CReST
 from evenhand.methods.unlabelled.csst import CSST
 from evenhand.methods.unlabelled.fixmatch import FixMatch
+from evenhand.methods.unlabelled.selftraining import SelfTrainingOptim
 from evenhand.pieces.gain import Gain
 from evenhand.pieces.objectives import AnyMetric
 from evenhand.run.recipe import load_recipe, recipe_names
@@ -412,3 +415,30 @@ def test_recipes_keep_validation(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.data.val_per_class >= 25
     assert recipe.data.unlabelled_max == 4 * recipe.data.n_max
+
+
+def test_numbers_of_spec_06_on_gain_and_error() -> None:
+    """10a.10, 10a.11, 10a.13: shifts of rows, gain against weighted error, coverages."""
+    chance = torch.Generator().manual_seed(0)
+    G, eta = torch.rand(4, 4, generator=chance), torch.rand(50, 4, generator=chance)
+    eta = eta / eta.sum(1, keepdim=True)
+    shifted = G + torch.rand(4, 1, generator=chance)
+    assert torch.equal((eta @ G).argmax(1), (eta @ shifted).argmax(1))
+    y, predicted = torch.randint(4, (2, 400), generator=chance)
+    C = confusion_matrix(predicted, y, 4).float()
+    priors = C.sum(1)
+    error = torch.zeros(())
+    for i in range(4):
+        for j in range(4):
+            error += G[i, j] * priors[i] * (predicted[y == i] != j).float().mean()
+    torch.testing.assert_close((G * C).sum(), (G * priors[:, None]).sum() - error)
+    assert float(coverages(C).sum()) == pytest.approx(1)
+    assert coverages(confusion_matrix(torch.arange(4), torch.arange(4), 4)).tolist() == [0.25] * 4
+
+
+def test_split_and_schedule_of_spec_06() -> None:
+    """10a.15 and section 4: counts of the two pools, and the last learning rate."""
+    assert [sum(longtail_counts(n, 10, 100)) for n in (1000, 4000)] == [2478, 9922]
+    assert [sum(longtail_counts(n, 100, 10)) for n in (100, 400)] == [3875, 15650]
+    method = SelfTrainingOptim()
+    assert method.factor(Progress(100, 10, 100)) == pytest.approx(0.19509, abs=1e-5)

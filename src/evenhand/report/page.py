@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from evenhand.errors import UserError
-from evenhand.report import adaptation, figures, generators
+from evenhand.report import adaptation, figures, generators, selftraining
 from evenhand.report.gallery import pictures_section
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, group_runs, load_run
 from evenhand.report.svg import colour
@@ -85,6 +85,7 @@ def _classifiers(groups: Sequence[RunGroup], colours: dict[str, str]) -> dict[st
     return {
         "Classes": figures.classes_section(groups, colours),
         "Training curves": figures.curves_section(groups, colours),
+        **selftraining.sections(groups),
         "Confusions": figures.confusions_section(groups),
         "Calibration": figures.calibration_section(groups, colours),
     }

@@ -86,7 +86,7 @@ class SelfTraining(Recogniser):
         """Logits of the labelled, weak and strong views; the latter two are empty where no unlabelled are drawn.
 
         All go through the network together. With ``one_pass = false`` the weak view goes first, alone and without
-        gradients, about a third cheaper; BatchNorm then normalises it by its own statistics, and its running
+        gradients, a third to two fifths cheaper; BatchNorm then normalises it by its own statistics, and its running
         statistics move twice a step. Without BatchNorm both ways are the same.
         """
         net = self.net.train()
