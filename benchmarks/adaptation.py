@@ -1,4 +1,4 @@
-"""Adaptation over seeds: target accuracy by honest and by oracle selection, domain accuracy, curvature of the task loss.
+"""Adaptation over seeds: target accuracy by honest and oracle selection, domain accuracy, curvature of the task loss.
 
     python benchmarks/adaptation.py digits-shift --pair mnist:optdigits --pair mnist:font-digits
     python benchmarks/adaptation.py emoji-home --pair noto:twemoji --pair openmoji:noto
