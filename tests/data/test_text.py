@@ -250,3 +250,10 @@ def test_phrases_are_the_same_every_time() -> None:
     assert texts_of(train.subset(torch.tensor([3, 1])).source).texts == [
         texts_of(train.source).texts[i] for i in (3, 1)
     ]
+
+
+def test_settings_that_would_be_ignored_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.augment is for images; the views of texts are data\.text\.augment"):
+        build_data(DataSettings(set="phrases", augment=["swap"]))
+    with pytest.raises(UserError, match=r"bring unlabelled samples: leave out data\.labelled_share"):
+        build_data(DataSettings(set=str(save(tmp_path / "t.csv")), groups="1/1", labelled_share=0.5))

@@ -143,6 +143,8 @@ def _build(settings: DataSettings, words: Sequence[str] | None) -> Data:
         train, streams["val"] = _hold_out(train, settings.val_share, settings.split_seed, "val")
     train, unlabelled = make_longtailed(train, settings)
     if unlabelled is not None:
+        if "unlabelled" in parts:
+            raise UserError("the data bring unlabelled samples: leave out data.labelled_share and data.unlabelled_max")
         parts = {**parts, "unlabelled": unlabelled}
     if settings.test_per_class and test is not None:
         assert test.labels is not None
@@ -160,6 +162,9 @@ def _build(settings: DataSettings, words: Sequence[str] | None) -> Data:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
     groups = dict(head_mid_tail(train.counts, settings.groups))
     if holds_text(train.source):
+        for key in ("augment", "strong"):
+            if getattr(settings, key) != DataSettings.model_fields[key].default:
+                raise UserError(f"data.{key} is for images; the views of texts are data.text.{key}")
         seen = tokenise(streams, settings.text, words)
         views = seen.train_view, seen.strong_view, seen.eval_view
         return Data(

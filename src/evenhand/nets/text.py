@@ -81,6 +81,7 @@ class TextMean(Classifier):
     ) -> None:
         super().__init__(num_features=width)
         self.words = nn.Embedding(channels, width, padding_idx=0)
+        nn.init.normal_(self.words.weight, std=0.3)  # words without labels stay there: less noise than torch's 1
         self.hidden = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout))
         self.fc = make_head(head, width, num_classes)
 
