@@ -27,7 +27,7 @@ class Net(Settings):
     name: str = Field("resnet32", description="see evenhand list")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
-    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; "": none")
+    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; : none")
 
     def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
         fetched = self.name.startswith(PREFIX) and self.weights == "pretrained"
