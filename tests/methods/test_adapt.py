@@ -18,6 +18,7 @@ from evenhand.data.samplers import mix
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
 from evenhand.methods.protocol import Progress
+from evenhand.run.recipe import validate
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -33,7 +34,8 @@ def data() -> Data:
 
 def make(data: Data, cls: Any = SDAT, optim: dict[str, Any] | None = None, **settings: Any) -> Any:
     tree = {
-        "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
+        "name": "sdat" if cls is SDAT else "domain-adversarial", "batch": 16,
+        "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
         "reversal": {"steps": 4}, **settings, "optim": {"lr": LR, **(optim or {})},
     }  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -337,6 +339,12 @@ def test_scalars(data: Data) -> None:
     assert 0 < float(said["target_entropy"]) <= math.log(10)
 
 
+def test_recipes_of_the_two_methods_are_told_apart() -> None:
+    """A run must not go on as the other method where all settings are defaults."""
+    trees = [{"method": {"name": name}, "data": {"target": "x"}} for name in ("domain-adversarial", "sdat")]
+    assert len({validate(tree, "it").digest() for tree in trees}) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -349,7 +357,7 @@ def test_scalars(data: Data) -> None:
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        SDAT.settings.model_validate(settings)
+        SDAT.settings.model_validate({"name": "sdat", **settings})
 
 
 # the radius without labels of the target
