@@ -30,7 +30,8 @@ from evenhand.run.recipe import validate
 from evenhand.run.runs import build_data, build_method, fit
 
 DATA = {
-    "set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "unlabelled_max": 24, "augment": [], "strong": [],
+    "set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "unlabelled_max": 24,
+    "augment": [], "strong": [],
 }  # fmt: skip
 COMMON: dict[str, Any] = {
     "batch": 8, "unlabelled_ratio": 2, "net": {"name": "small-cnn", "width": 4}, "optim": {"lr": 0.05, "ema": 0.9},
@@ -73,7 +74,7 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
         data = built()
         method = build_method(recipe, data, torch.device("cpu"))
         fit(method, data.streams, recipe.run)
-        return {"state": method.state(), "judged": method.judge(data.streams["val"])}
+        return {"state": method.state(), "judged": method.judge(data.streams["val"], batch=64)}
 
 
 def flex() -> list[Tensor]:
