@@ -21,6 +21,7 @@ from evenhand.pieces.pseudo import (
     estimate_priors,
     pick_per_class,
     refine_to_marginals,
+    remember,
     sharpen,
 )
 
@@ -46,7 +47,7 @@ def test_flexmatch_against_a_literal_count(warmup: bool, convex: bool) -> None:
     last: dict[int, int] = {}
     rng = torch.Generator().manual_seed(3)
     for step in range(30):
-        indices = torch.randperm(samples, generator=rng)[:8]
+        indices = torch.randint(samples, (8,), generator=rng)
         probs = some_probs(8, K, seed=step) * torch.tensor([1.0, 0.6, 0.2])
         probs = probs / probs.sum(1, keepdim=True)
         sigma = Counter(last.values())
@@ -61,6 +62,14 @@ def test_flexmatch_against_a_literal_count(warmup: bool, convex: bool) -> None:
         )
     assert len(set(limits)) > 1
     assert max(limits) == pytest.approx(tau)
+
+
+def test_of_a_sample_drawn_twice_the_last_value_is_remembered() -> None:
+    memory = torch.zeros(4, 2)
+    found = remember(memory, torch.tensor([2, 0, 2, 3, 2]), torch.arange(1.0, 11).view(5, 2))
+    assert found.tolist() == [[3, 4], [0, 0], [9, 10], [7, 8]]
+    assert not memory.any()
+    assert torch.equal(remember(found, torch.tensor([], dtype=torch.long), torch.zeros(0, 2)), found)
 
 
 def test_trap_04_flexmatch_statistics_survive_a_resume() -> None:

@@ -60,7 +60,7 @@ class FlexThresholds:
         # All processes remember what any of them predicted, so their thresholds stay equal.
         seen = parallel.gather(indices.to(probs.device))
         sure = parallel.gather(torch.where(top >= self.threshold, predicted, -1))
-        self.last[seen[sure >= 0]] = sure[sure >= 0]
+        self.last = remember(self.last, seen[sure >= 0], sure[sure >= 0])
         return kept
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -71,6 +71,19 @@ class FlexThresholds:
             sizes = f"{len(state['last'])} unlabelled samples, this run has {len(self.last)}"
             raise ValueError(f"last holds {sizes}: resume with the same data")
         self.last = state["last"].to(self.last.device, copy=True)
+
+
+@torch.no_grad()
+def remember(memory: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    """A copy of ``memory`` with rows ``indices`` (N,) set to ``values`` (N, ...); of repeated ones the last counts.
+
+    Assignment by index leaves that open on a GPU, and processes would come to disagree.
+    """
+    order = torch.arange(len(indices), device=indices.device)
+    last = order.new_full((len(memory),), -1).scatter_reduce_(0, indices, order, "amax")
+    changed = memory.clone()
+    changed[last >= 0] = values[last[last >= 0]]
+    return changed
 
 
 @torch.no_grad()

@@ -23,7 +23,15 @@ from evenhand.measure.classification import evaluate, predict_all
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.selftraining import SelfTraining, SelfTrainingTable
 from evenhand.pieces.losses import logit_adjusted_loss
-from evenhand.pieces.pseudo import FlexThresholds, align, confidence_mask, estimate_priors, refine_to_marginals, sharpen
+from evenhand.pieces.pseudo import (
+    FlexThresholds,
+    align,
+    confidence_mask,
+    estimate_priors,
+    refine_to_marginals,
+    remember,
+    sharpen,
+)
 from evenhand.pieces.schedules import milestone
 
 ALIGNED = 0.99  # decay of the running mean of predictions: about a hundred batches
@@ -110,16 +118,11 @@ class FixMatch(SelfTraining):
             self.predicted = torch.lerp(parallel.mean(probs.mean(0)), self.predicted, ALIGNED)
             probs = align(probs, self.wanted, self.predicted)
         if s.refine != "none":
-            self._remember(parallel.gather(indices.to(probs.device)), parallel.gather(probs))
+            drawn, guessed = parallel.gather(indices.to(probs.device)), parallel.gather(probs)
+            self.guesses = remember(self.guesses, drawn, guessed)
             probs = self.refined[indices.to(probs.device)] if self.refines else probs
         kept = confidence_mask(probs, s.threshold) if self.flex is None else self.flex.mask(probs, indices)
         return sharpen(probs, s.temperature) if s.consistency == "uda" else probs.argmax(1), kept
-
-    def _remember(self, indices: Tensor, probs: Tensor) -> None:
-        """Of a sample drawn twice the last prediction, on every device."""
-        order = torch.arange(len(indices), device=indices.device)
-        last = order.new_full((len(self.guesses),), -1).scatter_reduce_(0, indices, order, "amax")
-        self.guesses = torch.where(last[:, None] >= 0, probs[last.clamp_min(0)], self.guesses)
 
     def disagreement(self, strong: Tensor, target: Tensor) -> Tensor:
         """(N,) ``CE(pseudo-label, strong)``; under UDA ``KL(target || softmax(strong))``."""

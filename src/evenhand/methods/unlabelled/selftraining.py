@@ -69,7 +69,7 @@ class SelfTraining(Recogniser):
             _check_unlabelled(data)
         self.net = table.net.build(len(data.classes), data.channels).to(device)
         self.player = table.optim.player(self.net, seed=seed)
-        counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
+        counts = torch.tensor(data.counts, device=device).float()
         self.priors = counts / counts.sum()  # (K,)
         self.tally = torch.zeros(2, len(counts), device=device)  # lately: pseudo-labels of each class; those kept
 
