@@ -27,7 +27,7 @@ from evenhand.methods.unlabelled.fixmatch import FixMatch
 from evenhand.methods.unlabelled.selftraining import SelfTrainingOptim
 from evenhand.pieces.gain import Gain
 from evenhand.pieces.objectives import AnyMetric
-from evenhand.run.recipe import load_recipe, recipe_names
+from evenhand.run.recipe import load_recipe
 from evenhand.run.runs import build_method
 
 CPU = torch.device("cpu")
@@ -410,7 +410,7 @@ def test_unlabelled_batches_carry_no_labels(data: Data) -> None:
         _ = batches(method, data)[0]["unlabelled"].y
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("csst-")])
+@pytest.mark.parametrize("name", ["csst-cifar10", "csst-cifar100", "csst-imagenet100", "csst-fashion"])
 def test_recipes_keep_validation(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.data.val_per_class >= 25
