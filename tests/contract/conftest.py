@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -14,10 +14,10 @@ from evenhand.run import runs
 def data_built_once() -> Iterator[None]:
     built: dict[str, Data] = {}
 
-    def remembered(settings: DataSettings) -> Data:
-        key = settings.model_dump_json()
+    def remembered(settings: DataSettings, words: Sequence[str] | None = None) -> Data:
+        key = f"{settings.model_dump_json()} {words}"
         if key not in built:
-            built[key] = build_data(settings)
+            built[key] = build_data(settings, words)
         return built[key]
 
     with pytest.MonkeyPatch.context() as patch:
