@@ -53,7 +53,7 @@ def two_processes() -> Spawn:
             for rank in range(2)
         ]  # fmt: skip
         try:
-            said = [process.communicate(timeout=180)[0] for process in running]
+            said = [process.communicate(timeout=600)[0] for process in running]
         finally:
             for process in running:
                 process.kill()
