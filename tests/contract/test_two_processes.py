@@ -79,7 +79,7 @@ def main(folder: Path, first: Path) -> None:
     torch.set_num_threads(1)
     parallel.start(CPU)
     data = build_data(recipe("first", folder, first).data)
-    runs.build_data = lambda _: data  # all cases have the same
+    runs.build_data = lambda *_: data  # all cases have the same
     own = folder / str(parallel.rank())
     for name in CASES:
         found = run(name, own / name, first)

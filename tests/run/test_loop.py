@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import warnings
 from pathlib import Path
@@ -362,7 +361,7 @@ class Signalled(Scripted):
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         for _ in range({3: 1, 5: 2}.get(self.step + 1, 0)):
-            os.kill(os.getpid(), self.number)
+            signal.raise_signal(self.number)  # two sent to the process might arrive as one
         return super().update(batch)
 
 
