@@ -369,6 +369,12 @@ def test_digest_names_what_is_trained(layers: Path, other: str) -> None:
     assert load_recipe(layers, [other]).digest() != load_recipe(layers).digest()
 
 
+@pytest.mark.parametrize("names", [("domain-adversarial", "sdat"), ("fixmatch", "crest"), ("gan", "gsr-gan")])
+def test_digest_tells_methods_with_the_same_keys_apart(names: tuple[str, str]) -> None:
+    first, second = (validate({"method": {"name": name}}, name) for name in names)
+    assert first.digest() != second.digest()
+
+
 def test_digest_does_not_depend_on_how_numbers_are_written(layers: Path) -> None:
     assert load_recipe(layers, ["run.epochs=8"]).digest() == load_recipe(layers, ["run.epochs=8.0"]).digest()
 

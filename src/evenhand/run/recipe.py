@@ -48,11 +48,14 @@ class Recipe(Settings):
     def digest(self) -> str:
         """Names what is trained: the tree without folder, device and display.
 
-        Defaults are left out, so that a new option does not part a run from its recipe.
+        Defaults are left out, so that a new option does not part a run from its recipe; the method's name is not, for
+        methods may share all keys.
         """
         places = {"folder", "device", "threads", "workers", "tensorboard", "progress", "resume", "stop_after"}
         names: Any = {"about": True, "expect": True, "smoke": True, "variants": True, "run": places}
         tree = self.model_dump(exclude=names, exclude_defaults=True)
+        settings: Any = self.method
+        tree["method"] = {**tree.get("method", {}), "name": settings.name}
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:

@@ -46,7 +46,7 @@ Scalars = dict[str, Tensor]
 class DomainAdversarialSettings(AdaptTable):
     """[method] of domain-adversarial training; ``adversary = "none"`` with ``mcc = 0`` sees the source alone."""
 
-    name: Literal["domain-adversarial"]  # no default: a recipe's digest leaves those out, and sdat has the same keys
+    name: Literal["domain-adversarial"] = "domain-adversarial"
 
 
 class DomainAdversarial(Recogniser):

@@ -42,7 +42,7 @@ class Auto(Settings):
 class SDATSettings(AdaptTable):
     """[method] of SDAT; ``optim.freeze_bn = false`` moves BatchNorm statistics in both passes, as the authors do."""
 
-    name: Literal["sdat"]
+    name: Literal["sdat"] = "sdat"
     smooth: Literal["task", "adversary", "both", "all"] = Field(
         "task", description="task: SDAT; adversary, both: ablations; all: SAM on everything, one norm"
     )

@@ -27,7 +27,7 @@ from evenhand.pieces.schedules import linear
 class CReSTSettings(FixMatchTable):
     """[method] of CReST; ``align = true`` is CReST+."""
 
-    name: Literal["crest"]  # required, so that it is part of a recipe's digest
+    name: Literal["crest"] = "crest"
     generations: int = Field(6, gt=0, description="networks trained one after another; they share the run's steps")
     alpha: float = Field(1 / 3, gt=0, description="of the rate (N_(K+1-l) / N_1)^alpha at which class l is added")
     align_last: float = Field(0.5, gt=0, le=1, description="CReST+: power of the priors in the last generation")

@@ -41,7 +41,7 @@ METRICS: dict[str, Callable[..., Tensor]] = {
 class CSSTSettings(SelfTrainingTable):
     """[method] of cost-sensitive self-training; the baseline CSL is ``unlabelled_weight = 0``."""
 
-    name: Literal["csst"]  # required, so that it is part of a recipe's digest
+    name: Literal["csst"] = "csst"
     objective: Literal[
         "min-recall", "min-head-tail-recall", "min-group-recall", "coverage", "head-tail-coverage", "mean-recall",
         "g-mean", "h-mean", "q-mean", "f-beta", "gain",

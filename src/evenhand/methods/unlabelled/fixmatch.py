@@ -60,7 +60,7 @@ class FixMatchTable(SelfTrainingTable):
 class FixMatchSettings(FixMatchTable):
     """[method] of FixMatch; ERM and LA are ``unlabelled_weight = 0`` with loss ce or la."""
 
-    name: Literal["fixmatch"]  # required, so that it is part of a recipe's digest
+    name: Literal["fixmatch"] = "fixmatch"
 
 
 class FixMatch(SelfTraining):
