@@ -49,6 +49,7 @@ def size(net: nn.Module) -> int:
         ("wrn28-2", {}, 1_467_610),
         ("vit-b16", {"num_classes": 1000}, 86_567_656),  # timm's figure
         ("small-cnn", {"channels": 1}, 61_050),
+        ("lenet", {"channels": 1}, 80_202),
     ],
 )
 def test_parameter_counts(name: str, options: dict, count: int) -> None:
@@ -114,7 +115,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
         assert parameter.grad.abs().sum() > 0, key
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50", "small-cnn", "wrn28-2"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50", "small-cnn", "lenet", "wrn28-2"])
 def test_channels_last_gives_the_same_values_and_gradients(name: str) -> None:
     plain = seeded(name, width=8).double()
     last = copy.deepcopy(plain).to(memory_format=torch.channels_last)

@@ -20,7 +20,7 @@ from functools import partial
 
 from evenhand.data.vocabulary import HF
 from evenhand.errors import did_you_mean
-from evenhand.nets.cifar import CifarResNet, SmallCNN
+from evenhand.nets.cifar import CifarResNet, LeNet, SmallCNN
 from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
 from evenhand.nets.mobilenet import MobileNetV2
@@ -35,6 +35,7 @@ __all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_we
 
 NETS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": SmallCNN,
+    "lenet": LeNet,
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
     **{f"resnet{depth}": partial(ImageNetResNet, depth) for depth in (18, 34, 50, 101)},
     **{f"wrn28-{factor}": partial(WideResNet, factor) for factor in (2, 8)},
