@@ -1,9 +1,9 @@
-"""SDAT's radius: the automatic choice, from source data alone, against a grid that the target's labels would be needed for.
+"""SDAT's radius: the automatic choice, from source data alone, against a grid judged by the target's labels.
 
     python benchmarks/adapt_radius.py emoji-home --pair noto:twemoji --pair openmoji:noto
 
-"source" is validation accuracy on the source, "target" test accuracy on the target, both of the last checkpoint. Radius 0
-is the method without SDAT. Runs are kept as those of adaptation.py; repeat the command to go on.
+"source" is validation accuracy on the source, "target" test accuracy on the target, both of the last checkpoint. Radius
+0 is the method without SDAT. Runs are kept as those of adaptation.py; repeat the command to go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from adaptation import cell, recipe_for
-
 from evenhand.run.reproduce import train_all
 
 GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
