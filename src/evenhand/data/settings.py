@@ -1,0 +1,58 @@
+"""The [data] table of a recipe."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from evenhand.data.augment import PRESETS
+from evenhand.data.tokens import TextSettings
+from evenhand.settings import Settings
+
+
+class DataSettings(Settings):
+    """Which samples, made how uneven, seen how."""
+
+    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, JSONL, .npz, or image list (with root)")
+    root: str | None = Field(None, description="folder that the paths of an image list start from")
+    test_list: str | None = Field(None, description="image list of the test split")
+    source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
+    target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
+    classes: Literal["same", "intersection"] = Field("same", description="what the domains must share")
+    size: int | None = Field(None, gt=0, description="image side; default: as stored")
+    embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
+    embed_size: int = Field(96, ge=32, description="side images are resized to before embedding; 224 for photographs")
+    grey: bool = Field(False, description="read images as grey")
+    imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
+    kind: Literal["exp", "step"] = Field("exp", description="profile of the long tail")
+    n_max: int | None = Field(None, gt=0, description="samples of the largest class; default: all there are")
+    unlabelled_max: int | None = Field(None, gt=0, description="as n_max, of unlabelled samples of the rest")
+    unlabelled_kind: Literal["equal", "uniform", "inverted"] = Field("equal", description="their profile")
+    labelled_share: float = Field(1.0, gt=0, le=1, description="of every class, once long-tailed; the rest unlabelled")
+    order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
+    by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
+    val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
+    val_share: float = Field(0.1, ge=0, lt=1, description="with target: held out of each source class as validation")
+    test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
+    test_per_class: int | None = Field(None, gt=0, description="use only that many test samples of each class")
+    split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
+    groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
+    augment: list[str] = Field(["crop", "flip"], description="training views of images, see docs")
+    strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled images")
+    normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
+    skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
+    text: TextSettings = TextSettings()
+
+    @field_validator("order")
+    @classmethod
+    def _known_order(cls, value: str | list[str]) -> str | list[str]:
+        if isinstance(value, str) and value not in ("index", "reversed"):
+            raise ValueError(f"'{value}' is not an order; use index, reversed, or a list of class names")
+        return value
+
+    @model_validator(mode="after")
+    def _one_source_of_unlabelled(self) -> DataSettings:
+        if self.labelled_share < 1 and self.unlabelled_max is not None:
+            raise ValueError("labelled_share and unlabelled_max both choose unlabelled samples; leave one out")
+        return self
