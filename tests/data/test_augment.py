@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evenhand.data import augment, imageops, policies
 from evenhand.data.augment import Pipeline, build, channel_stats
+from helpers import seeded
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 STEPS = ["crop", "flip", "centre-crop", "resized-crop", "jitter", "grayscale", "blur", "cutout", "erase",
@@ -32,10 +33,6 @@ def photos(n: int = 6, c: int = 3, h: int = 24, w: int = 24, seed: int = 0) -> T
     pixels += 12 * torch.randn(n, c, h, w, generator=g)
     pixels[-1] = 77
     return pixels.clamp(0, 255).to(torch.uint8)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def through_pil(x: Tensor, work: Callable[[Image.Image], Image.Image]) -> Tensor:

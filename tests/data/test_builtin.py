@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from evenhand.data import builtin, packages
 from evenhand.data.builtin import DATASETS, load, obtain, status
 from evenhand.data.readers import parse_idx
 from evenhand.errors import UserError
+from helpers import pack
 
 Offer = Callable[..., Path]
 CHANCE = np.random.default_rng(0)
@@ -41,19 +41,6 @@ def idx_members(folder: str, images: dict[str, np.ndarray], labels: dict[str, np
         for kind, arrays in kinds.items()
         for split, array in arrays.items()
     }
-
-
-def pack(path: Path, members: dict[str, bytes]) -> None:
-    if path.suffix == ".whl":
-        with zipfile.ZipFile(path, "w") as zipped:
-            for name, content in members.items():
-                zipped.writestr(name, content)
-        return
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
 
 
 @pytest.fixture

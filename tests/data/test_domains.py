@@ -7,8 +7,6 @@ import hashlib
 import io
 import json
 import sys
-import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,22 +26,10 @@ from evenhand.data.domains import STYLES, _imported, _without_sex, held_out_grou
 from evenhand.data.packages import Package
 from evenhand.data.typefaces import TYPEFACES
 from evenhand.errors import UserError
+from helpers import pack
 
 Members = dict[str, bytes]
 Stock = Callable[..., None]
-
-
-def pack(path: Path, members: Members) -> None:
-    if path.suffix == ".whl":
-        with zipfile.ZipFile(path, "w") as zipped:
-            for name, content in members.items():
-                zipped.writestr(name, content)
-        return
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
 
 
 @pytest.fixture

@@ -26,33 +26,11 @@ from evenhand.data.files import (
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A smooth image, so that JPEG and scaling change it little."""
-    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
-    wave = np.stack([x, y, 0.5 + 0.5 * np.sin(3 * x + 5 * y + seed)], -1)
-    return Image.fromarray((wave * 255).astype(np.uint8))
-
-
-def save(path: Path, width: int = 40, height: int = 40, seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture(width, height, seed).save(path)
-    return path
-
-
-def truncate(path: Path) -> Path:
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    return path
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from helpers import picture, save_picture, seeded, truncate
 
 
 def test_an_image_of_the_wanted_size_is_returned_untouched(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.png", 32, 32)
+    path = save_picture(tmp_path / "a.png", 32, 32)
     expected = torch.from_numpy(np.array(picture(32, 32))).permute(2, 0, 1)
     assert torch.equal(Files([path], size=32).fetch(torch.tensor([0]))[0], expected)
     grey = Files([path], size=32, mode="L").fetch([0])
@@ -61,7 +39,7 @@ def test_an_image_of_the_wanted_size_is_returned_untouched(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sides", [(300, 200), (200, 301), (97, 97), (130, 520)])
 def test_evaluation_framing_equals_resize_then_centre_crop(tmp_path: Path, sides: tuple[int, int]) -> None:
-    path = save(tmp_path / "a.png", *sides)
+    path = save_picture(tmp_path / "a.png", *sides)
     resize = round(96 * 256 / 224)
     scale = resize / min(sides)
     slow = picture(*sides).resize((round(sides[0] * scale), round(sides[1] * scale)), Image.Resampling.BILINEAR)
@@ -127,7 +105,7 @@ def test_palette_alpha_and_sixteen_bit(tmp_path: Path) -> None:
 
 
 def test_random_framing_draws_from_the_generator_alone(tmp_path: Path) -> None:
-    files = Files([save(tmp_path / "a.png", 200, 150)] * 4, size=96)
+    files = Files([save_picture(tmp_path / "a.png", 200, 150)] * 4, size=96)
     torch.manual_seed(1)
     first = files.fetch(torch.arange(4), seeded(3))
     torch.manual_seed(2)
@@ -186,7 +164,7 @@ class Steps(Dataset[torch.Tensor]):
 
 
 def test_files_pickle_and_decode_in_workers(tmp_path: Path) -> None:
-    files = Files([save(tmp_path / f"{i}.png", 120, 110, i) for i in range(2)], size=96)
+    files = Files([save_picture(tmp_path / f"{i}.png", 120, 110, i) for i in range(2)], size=96)
     again = pickle.loads(pickle.dumps(files))
     assert torch.equal(again.fetch([1, 0]), files.fetch([1, 0]))
     parallel = list(DataLoader(Steps(files), batch_size=None, num_workers=1))
@@ -195,7 +173,7 @@ def test_files_pickle_and_decode_in_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bad_image_in_a_loader_is_one_clean_line(tmp_path: Path, workers: int) -> None:
-    paths = [save(tmp_path / f"{i}.png", 30, 30, i) for i in range(6)]
+    paths = [save_picture(tmp_path / f"{i}.png", 30, 30, i) for i in range(6)]
     truncate(paths[4])
     stream = Stream(Files(paths, size=24), torch.zeros(6, dtype=torch.long), ("a",), "train")
     with pytest.raises(UserError) as plain:
@@ -213,7 +191,10 @@ def test_a_bad_image_in_a_loader_is_one_clean_line(tmp_path: Path, workers: int)
 
 
 def test_trap_12_unreadable_and_truncated_images_are_named(tmp_path: Path) -> None:
-    bad = truncate(save(tmp_path / "half.jpg", 300, 300)), truncate(save(tmp_path / "half.png", 300, 300))
+    bad = (
+        truncate(save_picture(tmp_path / "half.jpg", 300, 300)),
+        truncate(save_picture(tmp_path / "half.png", 300, 300)),
+    )
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "void.gif").write_bytes(b"")
     for path in (*bad, tmp_path / "text.png", tmp_path / "void.gif", tmp_path / "missing.jpg"):
@@ -224,7 +205,7 @@ def test_trap_12_unreadable_and_truncated_images_are_named(tmp_path: Path) -> No
 
 def test_every_cut_of_a_file_gives_a_user_error_or_an_image(tmp_path: Path) -> None:
     for name in ("a.jpg", "a.png", "a.gif", "a.bmp", "a.tif", "a.webp", "a.ppm"):
-        data = save(tmp_path / name, 24, 24).read_bytes()
+        data = save_picture(tmp_path / name, 24, 24).read_bytes()
         for cut in np.linspace(0, len(data) - 1, 12).astype(int):
             (tmp_path / name).write_bytes(data[:cut] + b"\xff" * (cut % 3))
             with contextlib.suppress(UserError):  # some cuts only lose padding
@@ -243,11 +224,11 @@ def test_digest_survives_a_move_and_notices_a_change(tmp_path: Path) -> None:
         return Stream(Files(images_in(root), size=32), None, (), "x")
 
     for name in ("a/1.png", "b/2.png"):
-        save(tmp_path / "here" / name)
+        save_picture(tmp_path / "here" / name)
     shutil.copytree(tmp_path / "here", tmp_path / "there" / "deep")
     digest = stream(tmp_path / "here").digest()
     assert stream(tmp_path / "there" / "deep").digest() == digest
-    save(tmp_path / "here" / "b/2.png", 50, 41)
+    save_picture(tmp_path / "here" / "b/2.png", 50, 41)
     assert stream(tmp_path / "here").digest() != digest
     gone = stream(tmp_path / "here")
     (tmp_path / "here" / "a/1.png").unlink()
@@ -258,10 +239,10 @@ def test_digest_survives_a_move_and_notices_a_change(tmp_path: Path) -> None:
 def test_natural_order_and_hidden_files(tmp_path: Path) -> None:
     names = ["img10.png", "img2.png", "IMG1.PNG", "img02.png", "sub/img1.png"]
     for name in names:
-        save(tmp_path / name)
+        save_picture(tmp_path / name)
     (tmp_path / "._img2.png").write_bytes(b"resource fork")
     (tmp_path / ".cache").mkdir()
-    save(tmp_path / ".cache/thumb.png")
+    save_picture(tmp_path / ".cache/thumb.png")
     found = [path.relative_to(tmp_path).as_posix() for path in images_in(tmp_path)]
     assert found == ["IMG1.PNG", "img02.png", "img2.png", "img10.png", "sub/img1.png"]
     assert sorted(["b", "a10", "a9", "a09", "10", "9"], key=natural) == ["9", "10", "a09", "a9", "a10", "b"]

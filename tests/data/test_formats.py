@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from evenhand.data import formats
 from evenhand.data.files import Files
@@ -14,18 +13,7 @@ from evenhand.data.formats import read
 from evenhand.data.problems import check
 from evenhand.data.stream import Memory
 from evenhand.errors import UserError
-
-
-def save(path: Path, side: int = 16, value: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (side, side), (value, 255 - value, 7)).save(path)
-    return path
-
-
-def tree(root: Path, *names: str, side: int = 16) -> Path:
-    for value, name in enumerate(names):
-        save(root / name, side, value)
-    return root
+from helpers import save, table, tree
 
 
 def values(streams: dict[str, formats.Stream], key: str) -> list[int]:
@@ -171,11 +159,6 @@ def test_trap_12_truncated_image_is_found_by_check_and_skipped_only_when_asked(t
 
 
 # CSV
-
-
-def table(root: Path, text: str, name: str = "list.csv") -> Path:
-    (root / name).write_text(text, encoding="utf-8")
-    return root / name
 
 
 def test_csv_keys(tmp_path: Path) -> None:

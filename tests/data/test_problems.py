@@ -3,39 +3,19 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 
 from evenhand.data.files import Files
 from evenhand.data.problems import find_problems
 from evenhand.data.stream import Memory, Stream
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A smooth image, so that JPEG and scaling change it little."""
-    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
-    wave = np.stack([x, y, 0.5 + 0.5 * np.sin(3 * x + 5 * y + seed)], -1)
-    return Image.fromarray((wave * 255).astype(np.uint8))
-
-
-def save(path: Path, width: int = 40, height: int = 40, seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture(width, height, seed).save(path)
-    return path
-
-
-def truncate(path: Path) -> Path:
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    return path
+from helpers import picture, save_picture, truncate
 
 
 def test_trap_12_find_problems_names_every_file(tmp_path: Path) -> None:
     for seed, name in enumerate(("train/cat/1.png", "train/dog/1.png", "test/cat/1.png", "test/dog/1.png")):
-        save(tmp_path / name, seed=seed)
+        save_picture(tmp_path / name, seed=seed)
     shutil.copy(tmp_path / "train/cat/1.png", tmp_path / "test/cat/leak.png")
-    bad = truncate(save(tmp_path / "train/dog/bad.jpg", 100, 80))
+    bad = truncate(save_picture(tmp_path / "train/dog/bad.jpg", 100, 80))
     picture(40, 40).convert("L").save(tmp_path / "test/dog/grey.png")
     (tmp_path / "test/lynx").mkdir()
     found = {problem.kind: problem for problem in find_problems(tmp_path)}
@@ -46,12 +26,12 @@ def test_trap_12_find_problems_names_every_file(tmp_path: Path) -> None:
     assert found["empty class"].severity == "error"
     assert str(tmp_path / "train/cat/1.png") in found["duplicate"].message
     assert str(tmp_path / "test/cat/leak.png") in found["duplicate"].message
-    save(tmp_path / "test/dog/large.png", 90, 90)
+    save_picture(tmp_path / "test/dog/large.png", 90, 90)
     assert "mixed sizes" in {problem.kind for problem in find_problems(tmp_path)}
 
 
 def test_find_problems_in_streams_and_lists(tmp_path: Path) -> None:
-    paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(3)]
+    paths = [save_picture(tmp_path / f"{i}.png", seed=i) for i in range(3)]
     assert find_problems(paths) == []
     files = Stream(Files(paths, size=32), torch.tensor([0, 0, 2]), ("a", "b", "c"), "train")
     assert [(p.kind, p.message) for p in find_problems(files)] == [

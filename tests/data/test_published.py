@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from evenhand.data.build import DataSettings, build_data
 from evenhand.data.files import Files
@@ -18,24 +17,7 @@ from evenhand.data.formats import read
 from evenhand.data.problems import check, find_problems
 from evenhand.data.published import frequency_order, read_cifar, read_idx, read_image_list
 from evenhand.errors import UserError
-
-
-def save(path: Path, side: int = 16, value: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (side, side), (value, 255 - value, 7)).save(path)
-    return path
-
-
-def tree(root: Path, *names: str, side: int = 16) -> Path:
-    for value, name in enumerate(names):
-        save(root / name, side, value)
-    return root
-
-
-def table(root: Path, text: str, name: str = "list.csv") -> Path:
-    (root / name).write_text(text, encoding="utf-8")
-    return root / name
-
+from helpers import save, table, tree
 
 # CIFAR and MNIST
 

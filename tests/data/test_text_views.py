@@ -10,13 +10,10 @@ from torch import Tensor
 
 from evenhand.data.text_views import build_text_view, mask, span, swap, word_dropout
 from evenhand.data.vocabulary import PAD, UNKNOWN
+from helpers import seeded
 
 STEPS = {"word-dropout": word_dropout, "mask": mask, "swap": swap, "span": span}
 LENGTH = 12
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def texts(count: int = 200, longest: int = LENGTH, seed: int = 0) -> Tensor:

@@ -18,10 +18,7 @@ from evenhand.measure.hessian import (
     top_eigenvalue,
 )
 from evenhand.measure.lanczos import Hessian
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from helpers import seeded
 
 
 class Small(nn.Module):

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evenhand.pieces.diffaugment import POLICY, colour, cutout, diffaugment, translation
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from helpers import seeded
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:

@@ -11,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenhand.pieces.mixing import Partner, cutmix, mixup, mixup_or_cutmix, soft_targets
+from helpers import seeded
 
 LABELS = torch.tensor([0, 3, 3, 7, 1, 9])
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def flat_images() -> torch.Tensor:

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from evenhand.pieces.vat import adversarial_direction, vat_loss
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from helpers import seeded
 
 
 def net_of(*layers: Callable[[], nn.Module]) -> nn.Sequential:

