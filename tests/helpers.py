@@ -1,4 +1,4 @@
-"""What several tests make: generators, images and trees of them, packages."""
+"""What several tests make: generators, batches, images and trees of them, packages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ import io
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from evenhand.data.build import Data
+from evenhand.data.loader import Batch, Loader
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def batches(method: Any, data: Data, count: int = 1) -> list[dict[str, Batch]]:
+    """The first ``count`` batches that the loop would give the method."""
+    columns = {
+        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=torch.device("cpu")).iterate(0, count))
+        for key, feed in method.feeds(data.streams).items()
+    }
+    return [{key: column[step] for key, column in columns.items()} for step in range(count)]
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.data.build import Data, DataSettings, build_data
-from evenhand.data.loader import Batch, Loader
+from evenhand.data.loader import Batch
 from evenhand.data.samplers import mix
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
 from evenhand.methods.protocol import Progress
 from evenhand.run.recipe import validate
+from helpers import batches
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -41,15 +42,6 @@ def make(data: Data, cls: Any = SDAT, optim: dict[str, Any] | None = None, **set
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(0, "weights"))
         return cls(cls.settings.model_validate(tree), data, seed=0, device=CPU)
-
-
-def batches(method: DomainAdversarial, data: Data, count: int = 3) -> list[dict[str, Batch]]:
-    feeds = method.feeds(data.streams)
-    columns = {
-        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=CPU).iterate(0, count))
-        for key, feed in feeds.items()
-    }
-    return [{key: column[step] for key, column in columns.items()} for step in range(count)]
 
 
 def advance(method: DomainAdversarial, steps: list[dict[str, Batch]], start: int = 0) -> list[dict[str, Tensor]]:
@@ -154,7 +146,7 @@ def test_steps_equal_the_literal_algorithm(data: Data, smooth: str) -> None:
         else make(data, mcc=mcc, rho=rho, rho_adversary=rho, **mode)
     )
     literal = Literal(method, mcc)
-    for step, batch in enumerate(batches(method, data), 3):
+    for step, batch in enumerate(batches(method, data, 3), 3):
         advance(method, [batch], start=step)
         x = torch.cat([batch["source"].x, batch["target"].x])
         lr = LR * (1 + 1e-3 * step) ** -0.75
@@ -295,7 +287,7 @@ def test_label_smoothing_spreads_over_the_wrong_classes(data: Data) -> None:
 def test_trap_01_statistics_move_once_a_step_or_twice_when_asked(data: Data) -> None:
     for freeze, moves in ((True, 3), (False, 6)):
         method = make(data, optim={"freeze_bn": freeze})
-        advance(method, batches(method, data))
+        advance(method, batches(method, data, 3))
         own = [int(b) for name, b in method.net.named_buffers() if name.endswith("tracked")]
         assert set(own) == {moves}
         critic = [int(b) for name, b in method.adversary.net.named_buffers() if name.endswith("tracked")]
@@ -304,7 +296,7 @@ def test_trap_01_statistics_move_once_a_step_or_twice_when_asked(data: Data) -> 
 
 def test_trap_01_smoothing_the_discriminator_runs_the_network_once(data: Data) -> None:
     method = make(data, smooth="adversary")
-    advance(method, batches(method, data))
+    advance(method, batches(method, data, 3))
     for net in (method.net, method.adversary.net):
         assert {int(b) for name, b in net.named_buffers() if name.endswith("tracked")} == {3}
 
@@ -417,7 +409,7 @@ def test_automatic_radius_needs_validation(data: Data) -> None:
 def test_embed_and_tell_are_what_the_head_and_the_discriminator_see(data: Data) -> None:
     for extra in ({"adversary": "dann"}, {"adversary": "cdan"}, {"adversary": "cdan", "map_size": 6}):
         method = make(data, **extra)
-        advance(method, batches(method, data))
+        advance(method, batches(method, data, 3))
         x = data.streams["target"].fetch(torch.arange(0, 600, 40))
         features, told = method.embed(x), method.tell(x)
         assert features.shape == (15, 8)

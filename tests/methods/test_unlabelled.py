@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.build import Data, DataSettings, build_data
-from evenhand.data.loader import Batch, Loader
+from evenhand.data.loader import Batch
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
@@ -29,6 +29,7 @@ from evenhand.pieces.gain import Gain
 from evenhand.pieces.objectives import AnyMetric
 from evenhand.run.recipe import load_recipe
 from evenhand.run.runs import build_method
+from helpers import batches
 
 CPU = torch.device("cpu")
 START = Progress(0, 10, 100)
@@ -47,15 +48,6 @@ def build(name: str, data: Data, **method: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return cls(cls.settings(**tree), data, seed=0, device=CPU)
-
-
-def batches(method: Any, data: Data, count: int = 1) -> list[dict[str, Batch]]:
-    feeds = method.feeds(data.streams)
-    columns = {
-        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=CPU).iterate(0, count))
-        for key, feed in feeds.items()
-    }
-    return [{key: column[i] for key, column in columns.items()} for i in range(count)]
 
 
 def gradients(net: torch.nn.Module) -> list[Tensor]:
