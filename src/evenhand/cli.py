@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,10 @@ def main() -> None:
     from evenhand.errors import UserError
 
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: print(f"evenhand: {message}", file=sys.stderr)
+            app()
     except UserError as error:
         print(f"evenhand: {error}", file=sys.stderr)
         sys.exit(2)

@@ -133,7 +133,7 @@ class _JointBatchNorm(_BatchNorm):
             return super().forward(input)
         axes = [0, *range(2, input.ndim)]
         shape = [1, -1] + [1] * (input.ndim - 2)
-        x = input.float()
+        x = input.to(torch.promote_types(input.dtype, torch.float32))
         count = total(x.new_tensor(x.numel() / x.shape[1]))
         centre = total(x.sum(axes)) / count  # (C,)
         variance = total((x - centre.view(shape)).square().sum(axes)) / count  # (C,)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,23 @@ def test_check_estimates_and_writes_nothing(cli: Cli, tiny: Path) -> None:
     assert "labelled" in text
     assert "2 steps" in text
     assert [p.name for p in tiny.parent.iterdir()] == ["tiny.toml"]
+
+
+def test_check_does_not_search_for_a_radius(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenhand.methods.adapt.sdat.find_rho", lambda _: pytest.fail("check trained"))
+    tree = "data={set='shapes',source=[],target='shapes-negative',size=32,n_max=20,normalise='data'}"
+    small = "method={name='sdat',rho='auto',batch=16,net={name='small-cnn',width=4},bottleneck=8}"
+    assert "method.rho = 'auto' takes short trainings" in cli("check", "adapt", "--set", tree, "--set", small).fine()
+
+
+def test_a_warning_is_one_line_and_said_once(cli: Cli, photos: Path) -> None:
+    target = photos.parent / "other"
+    shutil.copytree(photos / "cat", target / "cat")
+    words = [f"data.set={photos}", f"data.target={target}", "data.size=12", "method.net.name=small-cnn", "run.steps=1"]
+    outcome = cli("train", "adapt:dann", *(word for each in [*words, "run.progress=false"] for word in ("--set", each)))
+    outcome.fine()
+    (line,) = outcome.err.splitlines()
+    assert line == f"evenhand: target '{target}' has images of one class only, 'cat'; add others if any"
 
 
 def test_data_list_names_the_built_in_sets(cli: Cli) -> None:

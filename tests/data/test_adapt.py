@@ -183,6 +183,35 @@ def test_csv_with_a_few_target_labels(tmp_path: Path) -> None:
     assert shared(data.streams["target"], data.streams["target_labelled"]) == 0
 
 
+def test_a_few_target_labels_need_not_show_every_class(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", "train"): every * 4, ("photo", "unlabelled"): every, ("photo", "train"): ["bee", "cow"]}
+    data = adapt(rows(tmp_path, table), ["art"], "photo")
+    assert data.classes == tuple(every)
+    assert data.streams["target_labelled"].counts == [0, 1, 1]
+    table[("photo", "train")] = ["bee", "yak"]
+    with pytest.raises(UserError, match=r"labels of target 'photo' that no source has: yak; .*intersection"):
+        adapt(rows(tmp_path, table), ["art"], "photo")
+
+
+def test_visda_has_a_class_called_train(tmp_path: Path) -> None:
+    classes = ["bus", "train", "truck"]
+    for name, where in (("art", "train"), ("photo", "validation")):
+        domain(tmp_path / where, name, (5, 6, 7), classes)
+    data = adapt(tmp_path, ["train"], "validation", val_share=0)
+    assert data.classes == tuple(classes)
+    assert data.counts == [5, 6, 7]
+    assert data.streams["test"].counts == [5, 6, 7]
+
+
+def test_validation_of_some_sources_only_trains(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", "train"): every * 4, ("art", "val"): every, ("clip", "train"): every * 4, ("photo", "test"): every}
+    data = adapt(rows(tmp_path, table), ["art", "clip"], "photo", val_share=0)
+    assert lengths(data) == {"source": 27, "target": 3, "test": 3}
+    assert comes_from(data.streams["source"], "art", "clip")
+
+
 def test_image_lists(tmp_path: Path) -> None:
     """Numbers in the list are the classes, whatever the folders are called."""
     lists: dict[str, list[str]] = {}
@@ -288,7 +317,7 @@ def test_target_labels_outside_the_sources_classes(tmp_path: Path) -> None:
 def test_a_target_of_one_class_is_only_warned_of(tmp_path: Path) -> None:
     domain(tmp_path / "art", "art")
     domain(tmp_path / "photo", "photo", (4,), ["bee"])
-    with pytest.warns(UserWarning, match="target 'photo' has images of one class only, 'bee'"):
+    with pytest.warns(UserWarning, match="target 'photo' has images of one class only, 'bee'; add others"):
         data = adapt(tmp_path, ["art"], "photo")
     assert data.classes == tuple(LEVELS)
     assert data.streams["test"].counts == [0, 4, 0]
@@ -297,7 +326,7 @@ def test_a_target_of_one_class_is_only_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        (["art"], "empty", "no images under '.*/empty'"),
+        (["art"], "empty", "target 'empty': no images under '.*/empty'; add some"),
         (["art"], "foto", r"no domain 'foto'.*did you mean 'photo'"),
         (["art", "art"], "photo", r"domain 'art' is twice in data\.source"),
         (["art", "photo"], "photo", "domain 'photo' is both source and target"),

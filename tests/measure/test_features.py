@@ -93,7 +93,7 @@ def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path)
         torch.manual_seed(0)
         net = build_net("small-cnn", num_classes=4, channels=1).train()
     method = SimpleNamespace(
-        player=SimpleNamespace(judged=net.eval),
+        judged=net.eval,
         data=SimpleNamespace(eval_view=lambda x, _: x.float() / 127.5 - 1),
         logit_scale=3.0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from evenhand.data.samplers import mix
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
 from evenhand.methods.protocol import Progress
+from evenhand.run.curvature import of_all_classes
 from evenhand.run.recipe import validate
 from helpers import batches
 
@@ -445,6 +447,26 @@ def test_averaged_weights_are_the_mean_of_the_snapshots_with_statistics_of_their
     assert int(norm.num_batches_tracked) == 16
     theirs = next(m for m in plain.net.modules() if isinstance(m, nn.BatchNorm2d))
     assert not torch.allclose(norm.running_mean, theirs.running_mean)
+
+
+def test_curvature_is_that_of_the_averaged_weights(data: Data) -> None:
+    method = make(data, DomainAdversarial, average_every=2, average_start=0.0)
+    advance(method, batches(method, data, 4))
+    run: Any = SimpleNamespace(data=data, method=method)
+    found = of_all_classes(run, steps=4, max_samples=8).spectrum.maximum
+    method.average = None
+    assert found != pytest.approx(of_all_classes(run, steps=4, max_samples=8).spectrum.maximum, rel=1e-3)
+
+
+def test_what_the_discriminators_optimiser_leaves_out_is_as_in_the_other() -> None:
+    table = SDAT.settings.model_validate({"optim": {"lr": 0.05, "weight_decay": 5e-4}, "optim_d": {"lr": 0.003}})
+    assert (table.optim_d.lr, table.optim_d.weight_decay) == (0.003, 5e-4)
+
+
+def test_a_single_row_is_refused(data: Data) -> None:
+    with pytest.raises(ValueError, match="batch = 1 leaves BatchNorm a single row"):
+        make(data, batch=1, adversary="none")
+    advance(lone := make(data, batch=1, adversary="dann"), batches(lone, data, 1))
 
 
 def test_trap_14_vat_adds_the_divergence_of_source_predictions(data: Data) -> None:

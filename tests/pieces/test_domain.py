@@ -24,6 +24,7 @@ from evenhand.pieces.domain import (
     reversal_coefficient,
     reverse_gradient,
 )
+from evenhand.pieces.sam import SAM
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -304,3 +305,27 @@ def test_mdd_stays_finite_where_the_rival_is_sure() -> None:
     loss = mdd_loss(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2), rival, margin=0)
     assert loss.item() == pytest.approx(90)
     assert gradient(loss, rival)[0].tolist() == [[1.0, -1.0]]
+
+
+@pytest.mark.parametrize("rho", [0.0, 3.0])
+def test_a_smooth_step_of_the_discriminator_gains_less(rho: float) -> None:
+    """Spec 09, 10a check 12: [d(plain) - d(smooth)] / eta is |grad d| (1 - cos a), within theorem 2's bound."""
+    chance = torch.Generator().manual_seed(0)
+    source, target = (torch.randn(40, 5, generator=chance).double() + shift for shift in (0.5, -0.2))
+    phi, eta = nn.Parameter(torch.randn(5, generator=chance).double()), 1e-5
+
+    def d(weights: Tensor) -> Tensor:
+        return -2 * domain_loss(source @ weights, target @ weights)
+
+    (-d(phi)).backward()
+    plain = -phi.grad.clone()
+    with SAM(torch.optim.SGD([phi], lr=1.0), rho=rho).ascent():
+        (-d(phi)).backward()
+    smooth = -phi.grad
+    start, cosine = phi.detach(), torch.cosine_similarity(plain, smooth, dim=0)
+    gain = d(start + eta * plain / plain.norm()) - d(start + eta * smooth / smooth.norm())
+    second = sum(x.T @ x / len(x) for x in (source, target)) / 4  # bounds the Hessian of -d
+    L = torch.linalg.eigvalsh(second)[-1]
+    assert float(gain / eta) == pytest.approx(float(plain.norm() * (1 - cosine)), rel=1e-2, abs=1e-5)
+    assert float(gain) <= float(eta * (1 - cosine) * (2 * L * -d(start)).sqrt() + L * eta**2)  # d is at most 0
+    assert (float(gain) > 1e-2 * eta) == (rho > 0)

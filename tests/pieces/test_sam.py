@@ -319,6 +319,20 @@ def second_gradient(w: Tensor, H: Tensor, rho: float) -> Tensor:
     return p.grad
 
 
+def test_the_quadratic_of_spec_09() -> None:
+    """Section 10a, check 2: half w'Aw, A = diag(10, 1), w = (1, 1), radius 0.1."""
+    A, w = torch.diag(torch.tensor([10.0, 1.0])).double(), torch.ones(2).double()
+    p = nn.Parameter(w.clone())
+    (0.5 * p @ A @ p).backward()
+    with SAM(torch.optim.SGD([p], lr=1.0), rho=0.1).ascent():
+        moved = p.detach() - w
+        risen = 0.5 * p @ A @ p - 0.5 * w @ A @ w
+    torch.testing.assert_close(moved, torch.tensor([0.0995037, 0.00995037]).double(), rtol=0, atol=5e-8)
+    assert risen.item() == pytest.approx(1.054542, abs=5e-7)
+    wanted = torch.tensor([10.995037, 1.009950]).double()
+    torch.testing.assert_close(second_gradient(w, A, 0.1), wanted, rtol=0, atol=5e-7)
+
+
 def test_quadratic_and_linear_losses() -> None:
     H = torch.tensor([[2.0, 0.5], [0.5, -1.0]], dtype=torch.float64)
     w = torch.tensor([0.3, -0.7], dtype=torch.float64)

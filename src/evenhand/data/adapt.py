@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from evenhand.data import builtin, formats, shapes
+from evenhand.data.classes import few, shared_classes
 from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, natural
 from evenhand.data.frame import join, reframe
 from evenhand.data.published import read_image_list
@@ -52,9 +53,11 @@ def read_domains(settings: DataSettings) -> Streams:
     }
     target = domains.pop(settings.target)
     trains = [_training(parts, name) for name, parts in domains.items()]
-    streams = {"train": join(trains, "source")}
-    if all("val" in parts for parts in domains.values()):
-        streams["val"] = join([parts["val"] for parts in domains.values()], "val")
+    held = [parts["val"] for parts in domains.values() if "val" in parts]
+    if len(held) == len(domains):
+        streams = {"train": join(trains, "source"), "val": join(held, "val")}
+    else:
+        streams = {"train": join([*trains, *held], "source")}
     return {**streams, **_target(target, settings.target)}
 
 
@@ -91,7 +94,10 @@ def _read_all(names: Sequence[str], settings: DataSettings) -> dict[str, Streams
     inside, size = _parts_of(settings), settings.size
     domains = {}
     for name in names:
-        domains[name] = _domain(name, inside, settings, size)
+        try:
+            domains[name] = _domain(name, inside, settings, size)
+        except UserError as error:
+            raise UserError(f"{'target' if name == settings.target else 'source'} '{name}': {error}") from error
         size = size or _side(next(iter(domains[name].values())))
     return domains
 
@@ -171,32 +177,26 @@ def _agree(domains: dict[str, Streams], target: str, intersection: bool) -> tupl
     """The classes of all domains, in the first one's order; if they differ, their intersection when asked."""
     order = next(iter(domains.values()))
     names = dict.fromkeys(name for part in order.values() for name in part.classes)
-    found = {name: _present(parts.values()) for name, parts in domains.items()}
-    sources = set().union(*(has for name, has in found.items() if name != target))
-    if not found[target]:
-        found.pop(target)  # no labels on disk
-    elif len(found[target]) == 1 and found[target] < sources and not intersection:
-        (only,) = found.pop(target)
-        warnings.warn(f"target '{target}' has images of one class only, '{only}'; is that what is meant?", stacklevel=2)
-    every = set().union(*found.values())
-    shared = every.intersection(*found.values())
-    if intersection and len(shared) < 2:
-        raise UserError(f"the domains {', '.join(found)} share {len(shared)} class(es); two are the least to learn")
-    if not intersection and shared != every:
-        lacks = "; ".join(f"'{name}' lacks {_few(every - has)}" for name, has in found.items() if every - has)
-        remedy = 'correct their names or set data.classes = "intersection"'
-        raise UserError(f"domains must have the same classes: {lacks}; {remedy}")
+    found = {name: _present(parts.values()) for name, parts in domains.items() if name != target}
+    known, parts = set().union(*found.values()), domains[target]
+    remedy = 'correct their names or set data.classes = "intersection"'
+    some = "unlabelled" in parts  # then labelled training images need not show every class
+    beyond = _present([parts["train"]]) - known if some and "train" in parts else set()
+    if beyond and not intersection:
+        raise UserError(f"labels of target '{target}' that no source has: {few(beyond)}; {remedy}")
+    seen = _present(part for split, part in parts.items() if not (some and split == "train"))
+    if len(seen) == 1 and seen < known and not intersection:
+        (only,) = seen
+        warnings.warn(f"target '{target}' has images of one class only, '{only}'; add others if any", stacklevel=2)
+    elif seen:
+        found[target] = seen
+    shared = shared_classes(found, intersection=intersection, remedy=remedy, least=2)
     return tuple(name for name in names if name in shared)
 
 
 def _present(parts: Iterable[Stream]) -> set[str]:
     labelled = [(part.classes, part.labels) for part in parts if part.labels is not None]
     return {classes[k] for classes, labels in labelled for k in labels.unique().tolist()}
-
-
-def _few(names: set[str]) -> str:
-    ordered = sorted(names, key=natural)
-    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
 def _conform(part: Stream, classes: tuple[str, ...], side: int, channels: int) -> Stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median_low
 from typing import TypeVar
@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from PIL import Image
 
+from evenhand.data.classes import few, shared_classes
 from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, load_image, natural
 from evenhand.data.stream import Memory, Source, Stream, Streams
 from evenhand.data.text import is_table_of_texts, read_texts
@@ -87,7 +88,9 @@ def _from_folder(root: Path) -> tuple[dict[str, Rows], bool]:
     """The rows of each split or domain, and whether they are domains."""
     inside = folders_in(root)
     splits = [folder.name for folder in inside if folder.name in SPLITS]
-    if splits:
+    # A class may be called like a split, as VisDA's "train" is; it holds images where a split holds class folders.
+    a_class = len(splits) < len(inside) and "unlabelled" not in splits and not any(folders_in(root / s) for s in splits)
+    if splits and not a_class:
         for folder in inside:
             if folder.name not in SPLITS:
                 hint = did_you_mean(folder.name, SPLITS)
@@ -107,7 +110,7 @@ def _from_folder(root: Path) -> tuple[dict[str, Rows], bool]:
 def _some_images(folder: Path) -> list[Path]:
     found = images_in(folder)
     if not found:
-        raise UserError(f"no images under '{folder}'; looked for {', '.join(SUFFIXES)}")
+        raise UserError(f"no images under '{folder}'; add some ({', '.join(SUFFIXES)})")
     return found
 
 
@@ -153,7 +156,7 @@ def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
                 raise UserError(f"{where}: '{key}' mixes rows with and without label; use split 'unlabelled'")
             rows.append((path.parent / cells["path"], label))
     if not table:
-        raise UserError(f"'{path}' has a header but no rows")
+        raise UserError(f"'{path}' has a header but no rows; add some")
     return table, "domain" in columns
 
 
@@ -182,19 +185,9 @@ def _agree(table: dict[str, Rows], by_domain: bool, wanted: str | Sequence[str] 
         return tuple(wanted)
     if wanted not in (None, "intersection"):
         raise UserError(f"classes must be names or 'intersection', got '{wanted}'")
-    every = set().union(*found.values())
-    shared = every.intersection(*found.values())
-    if wanted and not shared:
-        raise UserError(f"the domains {', '.join(found)} share no class; compare their folder names")
-    if not wanted and shared != every:
-        lacks = "; ".join(f"'{key}' lacks {_few(every - has)}" for key, has in found.items() if every - has)
-        raise UserError(f"domains must have the same classes: {lacks}; add them or pass classes='intersection'")
+    remedy = "add them or pass classes='intersection'"
+    shared = shared_classes(found, intersection=wanted is not None, remedy=remedy)
     return tuple(sorted(shared, key=natural))
-
-
-def _few(names: Iterable[str]) -> str:
-    ordered = sorted(names, key=natural)
-    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
 def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:
@@ -207,7 +200,7 @@ def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | Non
         except UserError:
             bad.append(str(row[0]))
     if bad:
-        warnings.warn(f"skipped {len(bad)} unreadable of {len(rows)} images: {_few(bad)}", stacklevel=3)
+        warnings.warn(f"skipped {len(bad)} unreadable of {len(rows)} images: {few(bad)}", stacklevel=3)
     if skipped is not None:
         skipped.extend(bad)
     return good

@@ -202,7 +202,7 @@ def read_image_list(
         elif words:
             raise UserError(f"'{path}' line {number}: '{line}' is not 'relative/path label'")
     if not rows:
-        raise UserError(f"'{path}' lists no images")
+        raise UserError(f"'{path}' lists no images; add lines 'relative/path label'")
     if not skip_unreadable and not rows[0][0].is_file():
         raise UserError(f"'{rows[0][0]}', the first image of '{path}', does not exist; is root '{root}' right?")
     numbers = None if remap is None else [str(label) for label in range(len(remap))]

@@ -115,8 +115,7 @@ def from_module(
 class Trained(Protocol):
     """What an annotator needs of a method: our classifiers have it."""
 
-    @property
-    def player(self) -> Any: ...
+    def judged(self) -> Any: ...
 
     @property
     def data(self) -> Any: ...
@@ -130,7 +129,7 @@ def annotator(method: Trained, name: str) -> Extractor:
 
     ``annotator(open_run(folder).method, "annotator RUN")``.
     """
-    net = cast(Classifier, method.player.judged())
+    net = cast(Classifier, method.judged())
 
     def run(x: Tensor) -> Embedded:
         features = net.features(method.data.eval_view(x, torch.Generator().manual_seed(0)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.stream import Stream, Streams
 from evenhand.measure.classification import evaluate
+from evenhand.pieces.player import Player
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,12 @@ class Method(Protocol):
 
 class Recogniser:
     """How methods that predict classes are judged; they write ``predict``."""
+
+    player: Player
+
+    def judged(self) -> nn.Module:
+        """The network that predicts, in eval mode."""
+        return self.player.judged()
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, K) for raw samples as a stream fetches them."""

@@ -50,7 +50,7 @@ def judge_target(method: Method, streams: Streams, *, batch: int) -> dict[str, f
     """
     if "target" not in streams or not isinstance(method, Recogniser):
         return {}
-    target, source = streams["target"], streams.get("val", streams["source"])
+    target, source = streams["target"], streams["val" if "val" in streams else "source"]
     logits = on_some(method.predict, target, PREDICTED, batch)
     values = {name: score(logits) for name, score in SCORES.items() if len(logits) > 1}
     values["target_entropy"] = target_entropy(logits)

@@ -39,12 +39,23 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
         return problems
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
+    recipe = _without_searches(recipe, say)
     method = build_method(recipe, data, device)
     check_selection(method, data.streams, recipe.run.select, recipe.run.select_also)
     seconds, total, size = _time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
     return problems
+
+
+def _without_searches(recipe: Recipe, say: Console) -> Recipe:
+    """A check does not train, so what a method would find by short trainings has its default here."""
+    settings: Any = recipe.method
+    fields = type(settings).model_fields.items()
+    defaults = {key: field.default for key, field in fields if getattr(settings, key) == "auto"}
+    for key in defaults:
+        say.print(f"method.{key} = 'auto' takes short trainings at the start (not estimated)", highlight=False)
+    return recipe.model_copy(update={"method": settings.model_copy(update=defaults)})
 
 
 def look(path: Path) -> list[Problem]:

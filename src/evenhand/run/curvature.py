@@ -111,7 +111,7 @@ def _task(run: OpenRun) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(method.logit_scale * logits, target)
 
-    return method.player.judged(), loss
+    return method.judged(), loss
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

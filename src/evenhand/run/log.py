@@ -39,7 +39,9 @@ class Meter:
         if not self.steps:
             return {}
         names = sorted(self.sums)
-        means = parallel.mean(torch.stack([self.sums[n] for n in names]) / self.steps).tolist()
+        devices = {value.device for value in self.sums.values()}
+        device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))  # what schedules say is the CPU's
+        means = parallel.mean(torch.stack([self.sums[n].to(device) for n in names]) / self.steps).tolist()
         self.sums, self.steps = {}, 0
         return dict(zip(names, means, strict=True))
 

@@ -58,6 +58,8 @@ class DomainAdversarial(Recogniser):
         s, K = settings, len(data.classes)
         if s.batch % parallel.world():
             raise ValueError(f"batch = {s.batch} cannot be shared by {parallel.world()} processes alike; round it")
+        if s.batch == 1 and s.adversary == "none" and not s.mcc:
+            raise ValueError("batch = 1 leaves BatchNorm a single row without target images; give 2 or more")
         self.set, self.data, self.seed, self.device = s, data, seed, device
         self.net = _network(s, K, data.channels).to(device)
         self.player = s.optim.player(self.net, seed=seed, groups=_groups(s, self.net))

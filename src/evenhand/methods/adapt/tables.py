@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -64,7 +64,7 @@ class AdaptTable(Settings):
     backbone_factor: float | None = Field(
         None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
     )
-    optim_d: AdaptOptim | None = Field(None, description="optimiser of the discriminator; default: as optim")
+    optim_d: AdaptOptim | None = Field(None, description="of the discriminator; what it leaves out is as in optim")
     adversary: Literal["none", "dann", "cdan", "mdd"] = "cdan"
     trade_off: float = Field(1.0, ge=0, description="weight of the adversarial loss")
     discriminator: Discriminator = Discriminator()
@@ -78,6 +78,14 @@ class AdaptTable(Settings):
     vat: VAT = VAT()
     average_every: int = Field(0, ge=0, description="SWAD: steps between snapshots whose mean is judged; 0: off")
     average_start: float = Field(0.5, ge=0, lt=1, description="SWAD: share of the run before the first snapshot")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _discriminator_as_the_rest(cls, table: Any) -> Any:
+        """What ``optim_d`` leaves out is as in ``optim``."""
+        if isinstance(table, dict) and isinstance(table.get("optim_d"), dict) and isinstance(table.get("optim"), dict):
+            table = {**table, "optim_d": {**table["optim"], **table["optim_d"]}}
+        return table
 
     @model_validator(mode="after")
     def _combinable(self) -> AdaptTable:

@@ -74,7 +74,7 @@ class ClassBalancing:
         self.gan.labelled |= settings.rule == "classify"
         self.seen = EffectiveFrequency(K, settings.forget, settings.weight, floor=settings.floor)
         if classifier is not None:
-            self.classifier = copy.deepcopy(classifier.player.judged()).to(device).requires_grad_(False)
+            self.classifier = copy.deepcopy(classifier.judged()).to(device).requires_grad_(False)
             self.logit_scale: float = classifier.logit_scale
             view = classifier.data.eval_view  # x * scale + shift of 0..255
             self.scale, self.shift = view.scale.to(device), view.shift.to(device)

@@ -158,7 +158,7 @@ class Classifier(Recogniser):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        net = self.player.judged()
+        net = self.judged()
         logits = net(self.data.eval_view(x.to(self.player.device), self.chance))
         return logits * self.logit_scale
 

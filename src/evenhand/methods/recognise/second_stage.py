@@ -74,7 +74,7 @@ class SecondStage(Recogniser):
         if first.data.counts != data.counts:
             raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
-        self.net: Classifier = copy.deepcopy(first.player.judged()).requires_grad_(False)
+        self.net: Classifier = copy.deepcopy(first.judged()).requires_grad_(False)
         self.net.head = self._new_head(self.net.head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
 
@@ -124,7 +124,7 @@ class SecondStage(Recogniser):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0))) * self.logit_scale
+        return self.judged()(self.data.eval_view(x.to(self.player.device), generator(0))) * self.logit_scale
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -120,7 +120,7 @@ class SelfTraining(Recogniser):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.player.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
+        return self.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
 
     def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
         found = evaluate(self.predict, stream, batch=batch)
