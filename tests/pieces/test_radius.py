@@ -32,13 +32,6 @@ def test_none_holds() -> None:
     assert pick_rho(lambda rho: 1.0 if rho == 0 else float("nan"), GRID) == 0.0
 
 
-def test_a_fall_within_the_noise_of_few_samples_is_none() -> None:
-    scores = {0.0: 0.5, 0.01: 0.49, 0.02: 0.41, 0.05: 0.39, 0.1: 0.5}
-    assert pick_rho(scores.__getitem__, GRID, tolerance=0.02) == 0.01
-    assert pick_rho(scores.__getitem__, GRID, tolerance=0.02, samples=100) == 0.02  # two standard errors: 0.1
-    assert pick_rho(scores.__getitem__, GRID, tolerance=0.02, samples=10_000) == 0.01
-
-
 @pytest.mark.parametrize(("radii", "tolerance"), [([], 0.1), ([0.0, 1.0], 0.1), ([0.2, 0.1], 0.1), (GRID, -1.0)])
 def test_bad_arguments(radii: list[float], tolerance: float) -> None:
     with pytest.raises(ValueError, match=r"radii=|tolerance="):

@@ -13,23 +13,19 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 
-def pick_rho(
-    score: Callable[[float], float], radii: Iterable[float], *, tolerance: float = 0.02, samples: int | None = None
-) -> float:
+def pick_rho(score: Callable[[float], float], radii: Iterable[float], *, tolerance: float = 0.02) -> float:
     """The last of the rising ``radii`` before ``score`` falls more than ``tolerance`` below ``score(0)``.
 
     ``score(rho)`` is higher for better: accuracy on held-out labelled data after training with that radius. Larger
-    radii are not tried after the first failure; 0 if already the first fails. A score that is not finite fails. With
-    ``samples``, on which accuracy p was measured, a fall counts only beyond two standard errors, 2 sqrt(p (1 - p) / n).
+    radii are not tried after the first failure; 0 if already the first fails. A score that is not finite fails. A
+    wider ``tolerance``, such as the noise of a small validation set, has picked radii that ruin the longer training.
     """
     rising = list(radii)
     if not rising or rising[0] <= 0 or any(b <= a for a, b in pairwise(rising)):
         raise ValueError(f"radii={rising}: give positive numbers in rising order, e.g. 0.01, 0.02, 0.05, 0.1")
     if not tolerance >= 0:
         raise ValueError(f"tolerance={tolerance}: must be at least 0, a share of the score such as 0.02")
-    base, chosen = score(0.0), 0.0
-    noise = 2 * math.sqrt(max(base * (1 - base), 0) / samples) if samples else 0.0
-    least = base - max(tolerance, noise)
+    least, chosen = score(0.0) - tolerance, 0.0
     for rho in rising:
         found = score(rho)
         if not (math.isfinite(found) and found >= least):

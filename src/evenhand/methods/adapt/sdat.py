@@ -36,7 +36,7 @@ class Auto(Settings):
     shares: list[float] = Field(
         [5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2], description="radii to try, as shares of the weight norm, rising"
     )
-    tolerance: float = Field(0.02, ge=0, description="accuracy the radius may cost; at least two standard errors")
+    tolerance: float = Field(0.02, ge=0, description="accuracy that the radius may cost")
 
 
 class SDATSettings(AdaptTable):
@@ -178,5 +178,4 @@ def find_rho(method: SDAT) -> float:
     devices = [method.device] if method.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
-        radii = [share * norm for share in s.auto.shares]
-        return pick_rho(accuracy, radii, tolerance=s.auto.tolerance, samples=len(data.streams["val"]))
+        return pick_rho(accuracy, [share * norm for share in s.auto.shares], tolerance=s.auto.tolerance)
