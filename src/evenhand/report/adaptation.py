@@ -1,4 +1,4 @@
-"""The section on adaptation: what honest selection costs, how the domains come together, and what goes wrong."""
+"""The section on adaptation: how the domains come together, and what goes wrong."""
 
 from __future__ import annotations
 
