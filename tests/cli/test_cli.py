@@ -132,6 +132,14 @@ def test_check_does_not_search_for_a_radius(cli: Cli, monkeypatch: pytest.Monkey
     assert "method.rho = 'auto' takes short trainings" in cli("check", "adapt", "--set", tree, "--set", small).fine()
 
 
+def test_check_and_train_refuse_a_generator_before_its_needs_are_trained(cli: Cli, tmp_path: Path) -> None:
+    wrong = ["data.set=shapes", "data.n_max=8", "method.rule=classify", f"run.folder={tmp_path / 'run'}"]
+    for command in ("check", "train"):
+        said = cli(command, "cbgan-fashion:balance", *(word for each in wrong for word in ("--set", each))).mistake()
+        assert "asks the generator for classes" in said
+    assert not list(tmp_path.glob("run*"))
+
+
 def test_a_warning_is_one_line_and_said_once(cli: Cli, photos: Path) -> None:
     target = photos.parent / "other"
     shutil.copytree(photos / "cat", target / "cat")

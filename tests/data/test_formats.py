@@ -196,6 +196,7 @@ def test_csv_keys(tmp_path: Path) -> None:
         ("path,label,split\n1.png,a,trian\n", "line 2: split 'trian' is unknown; did you mean 'train'"),
         ("path,label\n1.png,a\n1.png,\n", "line 3.*with and without label"),
         ("path,label\n,a\n", "line 2 has no path"),
+        ("path,label\nx.png,a,b\n", "line 2 has more cells than the header"),
         ("path,label\n", "no rows"),
         ("path,label\nmissing.png,a\n", r"missing\.png"),
         ("path,label,domain\n1.png,a,x\n1.png,b,y\n", "'x' lacks b; 'y' lacks a"),

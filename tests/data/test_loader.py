@@ -44,6 +44,22 @@ def files(tmp_path: Path) -> Stream:
     return Stream(Files(paths, size=16, random_frame=True), torch.arange(12) % 3, CLASSES, "labelled")
 
 
+def test_files_are_cropped_while_decoded_unless_a_view_crops_or_the_whole_is_wanted(files: Stream) -> None:
+    resized = build(["resized-crop"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+    assert resized.reframes
+    assert not AUGMENT.reframes
+    centre = files.fetch(torch.arange(12))
+
+    def decoded(feed: Feed) -> bool:
+        """Whether the loader hands out the frames as they lie in the centre."""
+        batch = next(Loader(files, feed, seed=0, device=CPU).iterate(0, 1))
+        return torch.equal(batch.views[0], centre[batch.indices].float())
+
+    assert not decoded(Feed("labelled", 6, (plain,)))
+    assert decoded(Feed("labelled", 6, (plain,), whole=True))
+    assert decoded(Feed("labelled", 6, (plain, resized)))  # every view crops for itself
+
+
 def same(a: Batch, b: Batch) -> bool:
     views = all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
     return views and torch.equal(a.indices, b.indices) and torch.equal(a.y, b.y)

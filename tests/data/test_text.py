@@ -80,7 +80,7 @@ def test_rows_without_label_are_unlabelled_without_a_split(tmp_path: Path) -> No
         ("t.csv", "text,label,splt\nx,a,train\n", "unknown column 'splt'; did you mean 'split'"),
         ("t.csv", "text,label,back_translaton\nx,a,y\n", "did you mean 'back_translation'"),
         ("t.csv", "text,label\n", "has no rows"),
-        ("t.csv", "text,label\n" + "x" * 200_000 + ",a\n", "line 2 is not CSV"),
+        ("t.csv", "text,label\ngood film, really,pos\n", "line 2 has more cells than the header; quote texts"),
         ("t.jsonl", '{"text": "x", "label": "a"}\n{"text": "x"\n', r"line 2 is not JSON"),
         ("t.jsonl", '["x", "a"]\n', "line 1 is a list; write an object"),
         ("t.jsonl", '{"txt": "x", "label": "a"}\n', "line 1 has no column 'text'; did you mean 'txt'"),
@@ -94,6 +94,11 @@ def test_bad_rows_are_one_line_with_file_and_line(tmp_path: Path, name: str, con
         read(tmp_path / name)
     assert "\n" not in str(caught.value)
     assert [p.kind for p in check(tmp_path / name)] == ["layout"]
+
+
+def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\n" + "word " * 40_000 + ",a\nshort,b\n")
+    assert len(texts_of(read(tmp_path / "t.csv")["all"].source)[0]) == 199_999
 
 
 def test_not_utf8_names_the_line(tmp_path: Path) -> None:

@@ -609,6 +609,24 @@ def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("facts", "settings", "says"),
+    [
+        ({}, {}, "the samples are texts or vectors"),
+        ({"size": [8, 9]}, {}, "images are 8 x 9: generators draw squares"),
+        ({"size": [32, 32]}, {"rule": "classify"}, "asks the generator for classes"),
+        ({"size": [32, 32]}, {"trade_off": 0.5}, "needs a classifier"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_trained(
+    data: Data, facts: dict[str, Any], settings: dict[str, Any], says: str
+) -> None:
+    table = ClassBalancingSettings(**{**SMALL, "net": {"width": 2}, **settings})  # type: ignore[arg-type]
+    given = ["annotator"] + ["classifier"] * ("rule" in settings)
+    with pytest.raises(UserError, match=says):
+        ClassBalancing.check(table, replace(data, facts=facts), given)
+
+
 def test_a_classifier_of_few_labels_serves(tmp_path: Path) -> None:
     """Semi-supervised: other counts and another profile than the generator's data, the same classes."""
     run = {"steps": 2, "progress": False, "threads": 1}

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -22,11 +22,11 @@ from evenhand.measure.confusion import confusion_matrix, coverages
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.crest import CReST
-from evenhand.methods.unlabelled.csst import CSST
+from evenhand.methods.unlabelled.csst import CSST, CSSTSettings
 from evenhand.methods.unlabelled.fixmatch import FixMatch
 from evenhand.methods.unlabelled.selftraining import SelfTrainingOptim
 from evenhand.pieces.gain import Gain
-from evenhand.pieces.objectives import AnyMetric
+from evenhand.pieces.objectives import AnyMetric, MinRecall
 from evenhand.run.recipe import load_recipe
 from evenhand.run.runs import build_method
 from helpers import batches
@@ -279,6 +279,37 @@ def test_a_metric_of_ones_own_becomes_the_gain(data: Data) -> None:
     method.schedule(START)
     assert method.gain.diagonal().argmax() == 3
     assert [key for key in method.judge(data.streams["val"]) if key.startswith("multiplier")] == ["multiplier:0"]
+
+
+@pytest.mark.parametrize("objective", [*get_args(CSSTSettings.model_fields["objective"].annotation)])
+def test_every_objective_is_steered_and_judged(data: Data, objective: str) -> None:
+    gain = torch.eye(len(data.classes)).tolist() if objective == "gain" else []
+    method = build("csst", data, objective=objective, gain=gain)
+    method.schedule(START)
+    found = [key for key in method.judge(data.streams["val"]) if key.startswith("multiplier")]
+    assert len(found) == len(method.duals)
+    method.pursue(MinRecall(data.counts))
+    assert sum(key.startswith("multiplier") for key in method.judge(data.streams["val"])) == len(data.classes)
+
+
+@pytest.mark.parametrize("gain", [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0]]])
+def test_a_gain_of_another_size_is_refused(data: Data, gain: list[list[float]]) -> None:
+    with pytest.raises(UserError, match=r"method\.gain has rows of 2, [12] numbers; .* give 10 rows of 10"):
+        build("csst", data, objective="gain", gain=gain)
+
+
+def test_classes_weigh_alike_in_uneven_validation(data: Data) -> None:
+    """Coverage is measured as on balanced validation, which the gain supposes."""
+    val = data.streams["val"]
+    rows = torch.cat([torch.arange(len(val)), *[(val.labels == 0).nonzero()[:, 0]] * 3])
+    even, uneven = (
+        build("csst", replace(data, streams={**data.streams, "val": each}), objective="coverage")
+        for each in (val, val.subset(rows))
+    )
+    for method in (even, uneven):
+        method.schedule(START)
+    torch.testing.assert_close(even.confusion, uneven.confusion)
+    torch.testing.assert_close(even.duals, uneven.duals)
 
 
 def test_watching_names_every_class(data: Data) -> None:

@@ -44,6 +44,7 @@ class Pipeline:
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
         self.steps = tuple(steps)
+        self.reframes = any(isinstance(step, partial) and step.func is resized_crop for step in steps)
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation

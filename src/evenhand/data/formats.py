@@ -142,6 +142,8 @@ def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
         table: dict[str, Rows] = {}
         for row in reader:
             where = f"'{path}' line {reader.line_num}"
+            if None in row:
+                raise UserError(f"{where} has more cells than the header; quote paths that contain commas")
             cells = {column: (row[column] or "").strip() for column in columns if column}
             for column in {"path", "domain", "split"} & set(columns):
                 if not cells[column]:

@@ -36,7 +36,8 @@ class Feed:
     """What a method wants of one stream at each step.
 
     batch counts over all processes; each view becomes one tensor of the batch; ``weights`` draws with
-    replacement in proportion to them, one per sample; ``picks`` replaces the sampler altogether.
+    replacement in proportion to them, one per sample; ``picks`` replaces the sampler altogether. Large image files are
+    cropped at random while they are decoded, unless a view crops them so itself or ``whole`` asks for the centre.
     """
 
     stream: str
@@ -44,6 +45,11 @@ class Feed:
     views: tuple[View, ...]
     weights: Tensor | None = None
     picks: Picks | None = None
+    whole: bool = False
+
+    @property
+    def random_frame(self) -> bool:
+        return not (self.whole or any(getattr(view, "reframes", False) for view in self.views))
 
 
 @dataclass(frozen=True)
@@ -71,14 +77,15 @@ class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
     A UserError is returned, because torch would add a worker's traceback to the message of one that is raised.
     """
 
-    def __init__(self, stream: Stream, picks: Picks, seed: int) -> None:
-        self.stream, self.picks, self.seed = stream, picks, seed
+    def __init__(self, stream: Stream, picks: Picks, seed: int, random_frame: bool = True) -> None:
+        self.stream, self.picks, self.seed, self.random_frame = stream, picks, seed, random_frame
         self.rank = parallel.rank()
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor] | UserError:
         indices = self.picks.batch(step)
         try:
-            return self.stream.fetch(indices, generator(self.seed, "frame", step, self.rank)), indices
+            chance = generator(self.seed, "frame", step, self.rank) if self.random_frame else None
+            return self.stream.fetch(indices, chance), indices
         except UserError as error:
             return error
 
@@ -109,7 +116,7 @@ class Loader:
     def iterate(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches of the steps start, start + 1, ..., stop - 1."""
         raw = DataLoader(
-            _Steps(self.stream, self.picks, self.seed),
+            _Steps(self.stream, self.picks, self.seed, self.feed.random_frame),
             batch_size=None,
             sampler=range(start, stop),
             num_workers=self.workers,

@@ -118,12 +118,15 @@ Row = tuple[str, dict[str, str]]  # where it stands, and its cells
 
 
 def _csv_lines(path: Path, content: str) -> Iterator[Row]:
+    csv.field_size_limit(len(content) + 1)  # the default refuses long texts
     reader = csv.DictReader(io.StringIO(content, newline=""), skipinitialspace=True)
     columns = [column for column in reader.fieldnames or () if column]
     _check_columns(columns, f"'{path}'")
     try:
         for row in reader:
             where = f"'{path}' line {reader.line_num}"
+            if None in row:
+                raise UserError(f"{where} has more cells than the header; quote texts that contain commas")
             cells = {column: (row[column] or "").strip() for column in columns}
             if "split" in columns and not cells["split"]:
                 raise UserError(f"{where} has no split; fill it in")

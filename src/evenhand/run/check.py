@@ -19,7 +19,7 @@ from evenhand.data.problems import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
 from evenhand.run.recipe import Recipe
-from evenhand.run.runs import build_method, check_needs
+from evenhand.run.runs import build_method, check_method, check_needs
 from evenhand.run.selection import check_selection
 
 WARM, TIMED = 2, 4
@@ -35,6 +35,7 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
     if recipe.needs:
+        check_method(recipe, data)
         say.print(f"needs: {', '.join(f'{k} = {v}' for k, v in recipe.needs.items())} (not estimated)", highlight=False)
         return problems
     if recipe.run.threads:

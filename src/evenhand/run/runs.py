@@ -73,6 +73,8 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
     if isinstance(net, Net) and reads_text(net.name) != (data.vocabulary is not None):
         kind, other = ("texts", "text-transformer") if data.vocabulary is not None else ("images", "resnet32")
         raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
+    if recipe.needs:
+        check_method(recipe, data)
     needs = {name: _needed(name, target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
@@ -81,6 +83,15 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
         torch.manual_seed(mix(recipe.run.seed, "weights"))
         method: Method = method_class(settings.name)(settings, data, seed=recipe.run.seed, device=device, **needs)
     return method
+
+
+def check_method(recipe: Recipe, data: Data) -> None:
+    """What a method that needs other networks can say of its settings before they are trained."""
+    settings: Any = recipe.method
+    check = getattr(method_class(settings.name), "check", None)
+    if check is not None:
+        with users_mistake("[method]"):
+            check(settings, data, recipe.needs.keys())
 
 
 def check_needs(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
@@ -42,7 +43,7 @@ class ClassBalancingSettings(GANTable):
         "balance", description="the paper's; DeGAN's, all frequencies equal; or cross-entropy to the label asked for"
     )
     trade_off: float = Field(
-        5.0, ge=0, description="weight of the classifier's term; the authors' 0.5 to 10 go with mean-one; 0: plain GAN"
+        0.5, ge=0, description="weight of the classifier's term; the authors' 0.5 to 10 go with mean-one; 0: plain GAN"
     )
     form: Normalise = Field(
         "share", description="class weights 1 / (K N), as the thesis; or scaled to mean-one, weaker, as released"
@@ -66,7 +67,7 @@ class ClassBalancing:
         annotator: Any = None,
     ) -> None:  # fmt: skip
         K = len(data.classes)
-        _sensible(settings, data.counts, classifier)
+        _sensible(settings, data.counts, classifier is not None)
         if classifier is not None:
             same_task(classifier, data, "classifier")
         self.set = settings
@@ -78,6 +79,12 @@ class ClassBalancing:
             self.logit_scale: float = classifier.logit_scale
             view = classifier.data.eval_view  # x * scale + shift of 0..255
             self.scale, self.shift = view.scale.to(device), view.shift.to(device)
+
+    @staticmethod
+    def check(settings: ClassBalancingSettings, data: Data, given: Collection[str]) -> None:
+        """Refuse what cannot work before a network that is ``given`` is trained for it."""
+        GAN.check(settings, data, given)
+        _sensible(settings, data.counts, "classifier" in given)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         return self.gan.feeds(streams)
@@ -139,9 +146,9 @@ class ClassBalancing:
         self.seen.load_state_dict(state["seen"])
 
 
-def _sensible(s: ClassBalancingSettings, counts: list[int], classifier: Any) -> None:
+def _sensible(s: ClassBalancingSettings, counts: list[int], classified: bool) -> None:
     num_classes = len(counts)
-    if s.trade_off and classifier is None:
+    if s.trade_off and not classified:
         raise UserError(
             "method 'class-balancing-gan' needs a classifier: set needs.classifier to a recipe or a run's folder, "
             "or trade_off = 0 for a plain GAN"

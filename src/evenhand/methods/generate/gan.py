@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import torch
@@ -51,13 +51,11 @@ class GAN:
         self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None
     ) -> None:
         self.set, self.data, self.seed, self.device = settings, data, seed, device
-        height, width = data.facts["size"]
-        if height != width:
-            raise UserError(f"images are {height} x {width}: generators draw squares; set data.size")
+        self.check(settings, data, [] if annotator is None else ["annotator"])
         if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
             warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
         self.judged_by = Judge(settings.measure, data, annotator, device)
-        draws, tells = settings.net.build(height, data.channels, len(data.classes), settings.condition)
+        draws, tells = settings.net.build(data.facts["size"][0], data.channels, len(data.classes), settings.condition)
         self.generator = settings.optim_g.player(draws.to(device), settings.ema or None)
         self.discriminator = settings.optim_d.player(tells.to(device))
         self.conditional = settings.condition != "none"
@@ -67,6 +65,23 @@ class GAN:
         self.step = 0
         self.noise, self.shake = generator(seed), generator(seed)
 
+    @staticmethod
+    def check(settings: GANTable, data: Data, given: Collection[str]) -> None:
+        """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
+        size = data.facts.get("size", [])
+        if len(size) != 2:
+            raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
+        if size[0] != size[1]:
+            remedy = "crop them, or set data.size for files"
+            raise UserError(f"images are {size[0]} x {size[1]}: generators draw squares; {remedy}")
+        if settings.measure.features != "inception" and "annotator" not in given:
+            raise UserError(
+                "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
+                "or method.measure.features = 'inception'"
+            )
+        with torch.device("meta"):
+            settings.net.build(size[0], data.channels, len(data.classes), settings.condition)
+
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         s, count = self.set, len(streams["labelled"])
         if count < s.d_steps:
@@ -74,7 +89,7 @@ class GAN:
         half = (0.5,) * self.data.channels
         view = self.data.train_view
         signed = Pipeline(view.steps if isinstance(view, Pipeline) else (), half, half)  # to [-1, 1], as tanh draws
-        return {"labelled": Feed("labelled", s.batch * s.d_steps, (signed,))}
+        return {"labelled": Feed("labelled", s.batch * s.d_steps, (signed,), whole=True)}
 
     def schedule(self, at: Progress) -> None:
         self.step = at.step

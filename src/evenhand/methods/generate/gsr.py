@@ -55,6 +55,8 @@ class GroupSpectral:
         self.counts = torch.tensor(data.counts, dtype=torch.float64, device=device)
         self.vectors: dict[str, Tensor] = {}  # of the power iteration, warm from step to step
 
+    check = staticmethod(GAN.check)
+
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         return self.gan.feeds(streams)
 

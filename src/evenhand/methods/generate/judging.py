@@ -52,12 +52,8 @@ class Judge:
             same_task(by, data, "annotator")
         if settings.features == "inception":
             self.extractor = fid_inception(settings.inception, device=device)
-        elif self.annotator is None:
-            raise UserError(
-                "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
-                "or method.measure.features = 'inception'"
-            )
         else:
+            assert self.annotator is not None  # see GAN.check
             self.extractor = self.annotator
         rarest = sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED]
         self.traced = sorted(rarest)

@@ -74,7 +74,6 @@ class CSST(SelfTraining):
         super().__init__(settings, data, seed=seed, device=device)
         self.set = settings
         self.parts = _validation(data, settings.feedback_parts)
-        self.names: tuple[str, ...] = ()  # of the multipliers, where they are not the classes'
         self.pursue(_objective(settings, data))
 
     def pursue(self, objective: Objective) -> None:
@@ -85,6 +84,7 @@ class CSST(SelfTraining):
         self.confusions = self.priors.new_full((len(self.parts), K, K), K**-2.0)  # of the parts of validation
         self.confusion = self.confusions[0]
         groups = getattr(objective, "groups", None)
+        self.names = self.data.classes
         if len(self.duals) != K:
             self.names = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
         self.gain = objective.gain(self.duals, self.confusion)
@@ -97,7 +97,8 @@ class CSST(SelfTraining):
     def _listen(self, turn: int) -> None:
         """Validation by the averaged network -> confusion matrix -> multipliers -> gain."""
         part = turn % len(self.parts)
-        self.confusions[part] = evaluate(self.predict, self.parts[part]).confusion.to(self.priors)
+        found = evaluate(self.predict, self.parts[part]).confusion.to(self.priors)
+        self.confusions[part] = found / found.sum(1, keepdim=True).clamp_min(1e-12) / len(found)  # classes weigh alike
         self.confusion = self.confusions[: turn + 1].mean(0)
         self.duals = self.objective.update(self.duals, self.confusion)
         self.gain = self.objective.gain(self.duals, self.confusion)
@@ -142,6 +143,9 @@ def _objective(s: CSSTSettings, data: Data) -> Objective:
     head_tail = [rare[:cut], rare[cut:]]
     match s.objective:
         case "gain":
+            if [len(row) for row in s.gain] != [K] * K:
+                shape = f"rows of {', '.join(str(len(row)) for row in s.gain)}"
+                raise UserError(f"method.gain has {shape} numbers; there are {K} classes: give {K} rows of {K}")
             return FixedGain(torch.tensor(s.gain))
         case "min-recall":
             return MinRecall(priors, s.step)

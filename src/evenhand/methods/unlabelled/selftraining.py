@@ -130,9 +130,9 @@ class SelfTraining(Recogniser):
             traces["kept"] = kept / seen.clamp_min(1e-6)
         return found.scalars() | self.traces(traces)
 
-    def traces(self, values: dict[str, Tensor], names: tuple[str, ...] = ()) -> dict[str, float]:
+    def traces(self, values: dict[str, Tensor], names: tuple[str, ...] | None = None) -> dict[str, float]:
         """Values (K,) by class, as the log and the report take them: ``recall:shirt``."""
-        named = names or self.data.classes
+        named = self.data.classes if names is None else names
         return {f"{key}:{c}": v for key, part in values.items() for c, v in zip(named, part.tolist(), strict=True)}
 
     def state(self) -> dict[str, Any]:
@@ -151,4 +151,5 @@ def _check_unlabelled(data: Data) -> None:
     first = torch.tensor([0])
     found, wanted = (tuple(s.fetch(first).shape[1:]) for s in (data.streams["unlabelled"], data.labelled))
     if found != wanted:
-        raise UserError(f"unlabelled samples are {found}, labelled ones {wanted}: set data.size to read both alike")
+        remedy = "bring both to one shape (data.size does it for image files)"
+        raise UserError(f"unlabelled samples are {found}, labelled ones {wanted}: {remedy}")
