@@ -98,7 +98,7 @@ def test_bad_rows_are_one_line_with_file_and_line(tmp_path: Path, name: str, con
 
 def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\n" + "word " * 40_000 + ",a\nshort,b\n")
-    assert len(texts_of(read(tmp_path / "t.csv")["all"].source)[0]) == 199_999
+    assert len(texts_of(read(tmp_path / "t.csv")["all"].source).texts[0]) == 199_999
 
 
 def test_not_utf8_names_the_line(tmp_path: Path) -> None:
