@@ -18,6 +18,7 @@ from evenhand import parallel
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.samplers import generator, sample_weights
 from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
 from evenhand.measure.classification import Evaluation, evaluate
 from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
@@ -310,6 +311,17 @@ def test_evaluation_is_in_the_order_of_the_stream(both: list[Found]) -> None:
     for found in both:
         assert torch.equal(found["evaluated"]["logits"], expected["logits"])
         assert torch.equal(found["evaluated"]["target"], expected["target"])
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_every_process_has_its_own_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert parallel.local_device(name) == torch.device("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="--nproc-per-node 2"):
+        parallel.local_device(name)
 
 
 if __name__ == "__main__":

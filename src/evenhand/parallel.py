@@ -23,14 +23,22 @@ from evenhand.errors import UserError
 def start(device: torch.device) -> None:
     """Join the process group that ``torchrun`` describes; do nothing in an ordinary process."""
     if "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
 
 
 def local_device(name: str) -> torch.device:
-    """``auto`` is this process's GPU if there is one, else the CPU."""
+    """``auto`` is this process's GPU if there is one, else the CPU; ``cuda`` is this process's GPU."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        index, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if index >= count:
+            raise UserError(f"{count} GPU(s) for more processes: start torchrun with --nproc-per-node {count}")
+        return torch.device("cuda", index)
     if name == "auto":
-        gpu = torch.cuda.is_available()
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if gpu else torch.device("cpu")
+        return torch.device("cpu")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -134,7 +142,7 @@ class _JointBatchNorm(_BatchNorm):
         axes = [0, *range(2, input.ndim)]
         shape = [1, -1] + [1] * (input.ndim - 2)
         x = input.to(torch.promote_types(input.dtype, torch.float32))
-        count = total(x.new_tensor(x.numel() / x.shape[1]))
+        count = total(x.new_full((), x.numel() / x.shape[1]))
         centre = total(x.sum(axes)) / count  # (C,)
         variance = total((x - centre.view(shape)).square().sum(axes)) / count  # (C,)
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
 from evenhand.data.samplers import mix
+from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings, sampling_weights
 from evenhand.pieces import losses
@@ -295,3 +296,10 @@ def test_seeds_change_the_noise_of_perturbed_optimisers(data: Data) -> None:
         found.append(weights_of(method))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+
+
+def test_sgd_is_not_fused_where_a_scaler_may_skip_its_first_step() -> None:
+    """Momentum would be uninitialised memory; see Optim.build."""
+    net = torch.nn.Linear(2, 2)
+    fused = {p: Optim(precision=p).player(net, seed=0).optimizer.defaults["fused"] for p in ("float32", "float16")}
+    assert fused == {"float32": True, "float16": False}

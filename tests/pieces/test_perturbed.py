@@ -138,3 +138,16 @@ def test_misuse_is_named() -> None:
     opt = LPFSGD(sgd(net))
     with opt.perturbed(), pytest.raises(RuntimeError, match="would be undone"):
         opt.step()
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_loaded_without_its_noise() -> None:
+    """A GPU's generator has a state of 16 bytes."""
+    p = nn.Parameter(torch.zeros(3))
+    opt = PGD(torch.optim.SGD([p], lr=0.1, momentum=0.9), 0.1)
+    p.grad = torch.ones(3)
+    opt.step()
+    other = PGD(torch.optim.SGD([p], lr=0.1, momentum=0.9), 0.1)
+    own = other.generator.get_state()
+    other.load_state_dict({**opt.state_dict(), "generator": torch.zeros(16, dtype=torch.uint8)})
+    assert torch.equal(other.generator.get_state(), own)
+    assert torch.equal(other.base.state[p]["momentum_buffer"], opt.base.state[p]["momentum_buffer"])

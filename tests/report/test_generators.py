@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from evenhand import parallel
 from evenhand.cli import app
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
@@ -275,6 +276,19 @@ def test_unmeasured_generator_is_not_run(tmp_path: Path) -> None:
     assert "Nothing to compare yet: FID was not run." in text
     assert "Shares and FID per class: not run." in text
     assert "evenhand measure RUN writes sheet.png" in text
+
+
+def test_every_process_draws_the_sheet_and_one_writes_it(
+    tmp_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joint BatchNorm needs them all: one drawing alone would wait for ever."""
+    painter, drawn = Painter(), []
+    sample = painter.sample
+    monkeypatch.setattr(painter, "sample", lambda *a, **k: drawn.append(a) or sample(*a, **k))
+    monkeypatch.setattr(parallel, "is_writer", lambda: False)
+    write_sheet(tmp_path / "sheet.png", painter, stream, [10, 1000, 100])
+    assert drawn
+    assert not list(tmp_path.iterdir())
 
 
 def test_sheet_holds_real_and_drawn(tmp_path: Path, stream: Stream) -> None:

@@ -312,3 +312,18 @@ def test_what_is_not_a_run_is_refused(tiny: Make, missing: str) -> None:
     with pytest.raises(UserError, match=str(folder)) as caught:
         measure(folder)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_run_is_opened_where_it_was_trained_if_that_is_to_be_had(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = train(tiny("run.epochs=1", "run.device=cpu"))
+    asked: list[str] = []
+    monkeypatch.setattr("evenhand.parallel.local_device", lambda name: asked.append(name) or torch.device("cpu"))
+    open_run(folder)
+    open_run(folder, device="cuda:1")
+    assert asked == ["cpu", "cuda:1"]
+    monkeypatch.undo()
+    text = (folder / "recipe.toml").read_text()
+    (folder / "recipe.toml").write_text(text.replace('device = "cpu"', 'device = "cuda:7"'))
+    assert open_run(folder).step > 0
+    with pytest.raises(UserError, match="'cuda:7' is not to be had"):
+        open_run(folder, device="cuda:7")

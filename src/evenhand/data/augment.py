@@ -59,7 +59,9 @@ class Pipeline:
                 raise ValueError("generator is None; random steps need a torch.Generator on the CPU")
             for step in self.steps:
                 x = step(x, generator)
-        return x.float().mul_(self.scale.to(x.device)).add_(self.shift.to(x.device))
+        if self.scale.device != x.device:  # once: a copy at each step would wait for the device
+            self.scale, self.shift = self.scale.to(x.device), self.shift.to(x.device)
+        return x.float().mul_(self.scale).add_(self.shift)
 
 
 def build(

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from evenhand.precision import without_tf32
+
 Closure = Callable[[], Tensor]
 Loss = Closure | Sequence[tuple[Closure, float]]
 """A scalar on fixed data; or (scalar, weight) pairs, summed, when the graph of all data exceeds memory."""
@@ -47,15 +49,16 @@ class Hessian:
             curved = [(g, d) for g, d in zip(gradients, directions, strict=True) if g.requires_grad]
             if curved:  # else the loss is linear
                 outputs, seeds = zip(*curved, strict=True)
-                product = torch.autograd.grad(
-                    outputs, self.parameters, seeds, retain_graph=bool(self.kept), materialize_grads=True
-                )
+                with without_tf32():
+                    product = torch.autograd.grad(
+                        outputs, self.parameters, seeds, retain_graph=bool(self.kept), materialize_grads=True
+                    )
                 total += weight * _flat(product)
         return total
 
     def _differentiate(self, closure: Closure, create_graph: bool) -> tuple[float, tuple[Tensor, ...]]:
         # Fused attention kernels have no second derivative; the plain formula has.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), without_tf32():
             value = closure()
             if value.numel() != 1 or not value.requires_grad:
                 raise ValueError(

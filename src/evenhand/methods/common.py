@@ -101,7 +101,8 @@ class Optim(Settings):
             return torch.optim.AdamW(groups, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         base = torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
-            fused=True,
+            # A scaler that skips the first fused step leaves uninitialised memory as momentum (torch 2.13).
+            fused=self.precision != "float16",
         )  # fmt: skip
         if self.name == "sam":
             return SAM(base, self.rho)

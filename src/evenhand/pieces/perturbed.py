@@ -28,8 +28,9 @@ class _Noisy(Wrapped):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "generator"})
-        if "generator" in state_dict:
-            self.generator.set_state(state_dict["generator"].cpu())
+        kept = state_dict.get("generator", torch.empty(0)).cpu()
+        if len(kept) == len(self.generator.get_state()):  # else it is that of another kind of device
+            self.generator.set_state(kept)
 
     def _normal_like(self, tensors: list[Tensor]) -> list[Tensor]:
         """Standard normal noise of the tensors' shapes, in one draw."""

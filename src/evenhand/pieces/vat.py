@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from evenhand.pieces.sam import frozen_statistics
+from evenhand.precision import without_tf32
 
 STEP = 1e-3  # default size of d's elements: the authors' |d| = 1e-6 is rounding noise in float32
 
@@ -116,7 +117,7 @@ def _steady(model: nn.Module, x: Tensor) -> Iterator[None]:
     for module in training:
         module.training = False
     try:
-        with frozen_statistics(model), torch.autocast(x.device.type, enabled=False):
+        with frozen_statistics(model), torch.autocast(x.device.type, enabled=False), without_tf32():
             yield
     finally:
         for module in training:

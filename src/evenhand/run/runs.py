@@ -75,7 +75,7 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: boo
         raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
     if recipe.needs:
         check_method(recipe, data)
-    needs = {name: _needed(name, target, recipe, smoke=smoke).method for name, target in recipe.needs.items()}
+    needs = {name: _needed(name, target, recipe, device, smoke=smoke).method for name, target in recipe.needs.items()}
     with (
         users_mistake("[method]"),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -111,8 +111,11 @@ def is_complete(folder: Path) -> bool:
     return bool(content["step"] == content["total"])
 
 
-def open_run(folder: str | Path, *, name: str | None = None, device: str = "auto") -> OpenRun:
-    """Load a run as its selection rule says, or a named checkpoint of it such as ``epoch-0010.pt``."""
+def open_run(folder: str | Path, *, name: str | None = None, device: str | None = None) -> OpenRun:
+    """Load a run as its selection rule says, or a named checkpoint of it such as ``epoch-0010.pt``.
+
+    The device is by default the one it was trained on, or the best there is where that is not to be had.
+    """
     folder = Path(folder)
     if not (folder / "recipe.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no recipe.toml; give the folder that train printed")
@@ -122,9 +125,18 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str = "auto
     if content["digest"] != recipe.digest():
         raise UserError(f"{folder / name} belongs to another recipe than {folder / 'recipe.toml'}: restore that file")
     data = build_data(recipe.data, _words(folder))
-    method = build_method(recipe, data, parallel.local_device(device))
+    method = build_method(recipe, data, _place(device or recipe.run.device, fall_back=device is None))
     method.load_state(content["method"])
     return OpenRun(folder, recipe, data, method, name, int(content["step"]), float(content["epoch"]))
+
+
+def _place(device: str, *, fall_back: bool) -> torch.device:
+    try:
+        return parallel.local_device(device)
+    except UserError:
+        if not fall_back:
+            raise
+        return parallel.local_device("auto")
 
 
 def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
@@ -151,8 +163,8 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
         name = "measure.json" if split == final_split(run.data) else f"measure-{split}.json"
         table |= _kept_score(run.folder / name, table)
         checkpoint.write_atomically(run.folder / name, json.dumps(table, indent=1).encode())
-        if split == "test" and hasattr(run.method, "sample"):
-            write_sheet(run.folder / "sheet.png", run.method, run.data.streams[split], run.data.counts)
+    if split == "test" and hasattr(run.method, "sample"):
+        write_sheet(run.folder / "sheet.png", run.method, run.data.streams[split], run.data.counts)
     return table
 
 
@@ -177,13 +189,13 @@ def _measure_also(run: OpenRun, split: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
+def _needed(name: str, target: str, recipe: Recipe, device: torch.device, *, smoke: bool) -> OpenRun:
     """The run behind a [needs] entry: a run's folder, or a recipe trained on this recipe's data with its own views.
 
     An annotator judges, so it learns from all there is of every class.
     """
     if (Path(target) / "recipe.toml").is_file():
-        return open_run(target, device=recipe.run.device)
+        return open_run(target, device=str(device))
     other = smoke_recipe(target) if smoke else load_recipe(target)
     folder = Path(recipe.run.folder)
     run = recipe.run.model_copy(
@@ -197,7 +209,7 @@ def _needed(name: str, target: str, recipe: Recipe, *, smoke: bool) -> OpenRun:
     data = recipe.data.model_copy(update={"augment": other.data.augment, **whole})
     if not (Path(run.folder) / "measure.json").exists():
         train(other.model_copy(update={"run": run, "data": data}), smoke=smoke)
-    opened = open_run(run.folder, device=recipe.run.device)
+    opened = open_run(run.folder, device=str(device))
     if opened.recipe.data != data or opened.recipe.run.seed != run.seed:
         raise UserError(f"{run.folder} was trained on other data or with another seed: remove it, or rename this run")
     return opened

@@ -13,6 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from evenhand import parallel
 from evenhand.data.samplers import generator
 from evenhand.data.stream import Stream
 from evenhand.run import checkpoint
@@ -46,7 +47,8 @@ def write_sheet(path: Path, method: Any, stream: Stream, counts: list[int], *, s
                 top, left = row * step[1] + number // ACROSS * h, side * step[0] + number % ACROSS * w
                 sheet[:, top : top + h, left : left + w] = image
     facts = {"labels": labels, "block": block, "step": step, "tile": w, "drawn": [len(images) for _, images in pairs]}
-    checkpoint.write_atomically(path, _png(sheet, facts))
+    if parallel.is_writer():  # drawing takes all processes: BatchNorm is theirs together
+        checkpoint.write_atomically(path, _png(sheet, facts))
 
 
 def _shown(counts: list[int], size: int) -> list[int]:
