@@ -300,6 +300,6 @@ def test_seeds_change_the_noise_of_perturbed_optimisers(data: Data) -> None:
 
 def test_sgd_is_not_fused_where_a_scaler_may_skip_its_first_step() -> None:
     """Momentum would be uninitialised memory; see Optim.build."""
-    net = torch.nn.Linear(2, 2)
+    net = torch.nn.ParameterList([torch.zeros(2)])
     fused = {p: Optim(precision=p).player(net, seed=0).optimizer.defaults["fused"] for p in ("float32", "float16")}
     assert fused == {"float32": True, "float16": False}
