@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,12 +31,10 @@ RecipeName = Annotated[str, typer.Argument(help="One of ours, as NAME or NAME:VA
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    from evenhand.errors import UserError
+    from evenhand.errors import UserError, plain_warnings
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", UserWarning)
-            warnings.showwarning = lambda message, *_, **__: print(f"evenhand: {message}", file=sys.stderr)
+        with plain_warnings():
             app()
     except UserError as error:
         print(f"evenhand: {error}", file=sys.stderr)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -27,3 +29,18 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """A warning is one line, said once however often the data are built."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"evenhand: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

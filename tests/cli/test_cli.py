@@ -133,7 +133,14 @@ def test_check_does_not_search_for_a_radius(cli: Cli, monkeypatch: pytest.Monkey
 
 
 def test_check_and_train_refuse_a_generator_before_its_needs_are_trained(cli: Cli, tmp_path: Path) -> None:
-    wrong = ["data.set=shapes", "data.n_max=8", "method.rule=classify", f"run.folder={tmp_path / 'run'}"]
+    wrong = [
+        "data.set=shapes",
+        "data.n_max=8",
+        "data.val_per_class=2",
+        "data.imbalance=4",
+        "method.rule=classify",
+        f"run.folder={tmp_path / 'run'}",
+    ]
     for command in ("check", "train"):
         said = cli(command, "cbgan-fashion:balance", *(word for each in wrong for word in ("--set", each))).mistake()
         assert "asks the generator for classes" in said
@@ -143,8 +150,11 @@ def test_check_and_train_refuse_a_generator_before_its_needs_are_trained(cli: Cl
 def test_a_warning_is_one_line_and_said_once(cli: Cli, photos: Path) -> None:
     target = photos.parent / "other"
     shutil.copytree(photos / "cat", target / "cat")
-    words = [f"data.set={photos}", f"data.target={target}", "data.size=12", "method.net.name=small-cnn", "run.steps=1"]
-    outcome = cli("train", "adapt:dann", *(word for each in [*words, "run.progress=false"] for word in ("--set", each)))
+    words = [
+        f"data.set={photos}", f"data.target={target}", "data.size=12", "method.net.name=small-cnn", "run.steps=1",
+        "run.progress=false", f"run.folder={photos.parent / 'run'}",
+    ]  # fmt: skip
+    outcome = cli("train", "adapt:dann", *(word for each in words for word in ("--set", each)))
     outcome.fine()
     (line,) = outcome.err.splitlines()
     assert line == f"evenhand: target '{target}' has images of one class only, 'cat'; add others if any"
@@ -367,8 +377,10 @@ def test_trap_12_unreadable_image_is_one_line_with_its_name(cli: Cli, tiny: Path
     recipe.write_text(f"{method}[run]\nepochs = 1\nprogress = false")
     assert str(bad) in cli("check", recipe, *changes).mistake()
     assert str(bad) in cli("train", recipe, *changes).mistake()
-    with pytest.warns(UserWarning, match=r"3\.png"):
-        cli("train", recipe, *changes, "--set", "data.skip_unreadable=true").fine()
+    outcome = cli("train", recipe, *changes, "--set", "data.skip_unreadable=true")
+    outcome.fine()
+    assert outcome.err.startswith("evenhand: skipped 1 unreadable of 10 images: ")
+    assert "3.png" in outcome.err
 
 
 def test_trap_12_empty_class_is_one_line_with_its_name(cli: Cli, tiny: Path, photos: Path) -> None:
