@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-Spawn = Callable[..., None]
+Spawn = Callable[..., Path]
 
 torch.set_num_threads(1)
 
@@ -36,15 +36,19 @@ def global_randomness_untouched() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def two_processes() -> Spawn:
-    """``two_processes(script, *arguments)`` runs a Python file twice, as torchrun would on one machine."""
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Spawn:
+    """``two_processes(script, *arguments)`` runs a Python file twice, as torchrun would on one machine.
 
-    def spawn(script: str | Path, *arguments: object) -> None:
+    Its first argument is a new folder, which is returned when both have ended well.
+    """
+
+    def spawn(script: str | Path, *arguments: object) -> Path:
+        folder = tmp_path_factory.mktemp("two-processes")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(script), *map(str, arguments)]
+        command = [sys.executable, str(script), str(folder), *map(str, arguments)]
         running = [
             subprocess.Popen(
                 command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -59,5 +63,6 @@ def two_processes() -> Spawn:
                 process.kill()
         for rank, process in enumerate(running):
             assert process.returncode == 0, f"rank {rank} failed:\n{said[rank]}"
+        return folder
 
     return spawn

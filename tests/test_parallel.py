@@ -178,9 +178,8 @@ def main(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any) -> list[Found]:
-    folder = tmp_path_factory.mktemp("parallel")
-    two_processes(__file__, folder)
+def both(two_processes: Any) -> list[Found]:
+    folder = two_processes(__file__)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from evenhand.data.build import Data
-from evenhand.data.loader import Batch, Loader
+from evenhand.data.loader import Batch
 from evenhand.methods import METHODS, method_class
 from evenhand.methods.protocol import Method, Progress, Recogniser
 from evenhand.run import checkpoint, runs
 from evenhand.run.loop import fit
 from evenhand.run.recipe import Recipe, validate
 from evenhand.run.runs import build_method
+from helpers import batches
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -184,13 +185,6 @@ def fresh(bench: Bench) -> Callable[..., tuple[Method, Data]]:
     return make
 
 
-def first_batches(method: Method, data: Data, count: int) -> list[dict[str, Batch]]:
-    feeds = method.feeds(data.streams)
-    loaders = {key: Loader(data.streams[feed.stream], feed, seed=0, device=CPU) for key, feed in feeds.items()}
-    columns = {key: list(loader.iterate(0, count)) for key, loader in loaders.items()}
-    return [{key: column[step] for key, column in columns.items()} for step in range(count)]
-
-
 def advance(method: Method, batches: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
     """Steps as ``fit`` takes them."""
     scalars = []
@@ -292,22 +286,22 @@ def test_state_moves_to_another_method_whole(name: str, bench: Bench, fresh: Any
     """Read with ``weights_only``, put into a method that trained otherwise: the same state, the same next step."""
     saved = checkpoint.load(bench.whole(name) / "last.pt")["method"]
     methods = [fresh(name)[0] for _ in range(2)]
-    batches = first_batches(methods[0], runs.build_data(bench.recipe(name).data), 3)
-    advance(methods[1], batches[:2])
+    steps = batches(methods[0], runs.build_data(bench.recipe(name).data), 3)
+    advance(methods[1], steps[:2])
     for method in methods:
         method.load_state(copy.deepcopy(saved))
         assert differences(state_of(method), saved) == []
-    steps = [advance(method, batches[2:], start=4) for method in methods]
-    assert steps[0] == steps[1]
+    said = [advance(method, steps[2:], start=4) for method in methods]
+    assert said[0] == said[1]
     assert differences(*map(state_of, methods)) == []
 
 
 @every_case
 def test_judging_is_deterministic_and_disturbs_nothing(name: str, fresh: Any) -> None:
     (method, data), (undisturbed, _) = fresh(name), fresh(name)
-    batches = first_batches(method, data, 3)
+    steps = batches(method, data, 3)
     for each in (method, undisturbed):
-        advance(each, batches[:2])
+        advance(each, steps[:2])
     before = state_of(method)
     judged = method.judge(data.streams["val"], batch=7)
     assert all(math.isfinite(value) for value in judged.values())
@@ -315,16 +309,14 @@ def test_judging_is_deterministic_and_disturbs_nothing(name: str, fresh: Any) ->
     examined = method.examine(data.streams["test"], data.groups, batch=64)
     assert json.loads(json.dumps(examined)) == examined  # the report reads it from a file
     assert differences(state_of(method), before) == []
-    assert advance(method, batches[2:], start=2) == advance(undisturbed, batches[2:], start=2)
+    assert advance(method, steps[2:], start=2) == advance(undisturbed, steps[2:], start=2)
     assert differences(state_of(method), state_of(undisturbed)) == []
 
 
-@every_case
+@pytest.mark.parametrize("name", [n for n in CASES if issubclass(method_class(CASES[n]["method"]["name"]), Recogniser)])
 def test_predict_answers_each_sample_for_itself(name: str, fresh: Any) -> None:
     method, data = fresh(name)
-    if not isinstance(method, Recogniser):
-        pytest.skip("does not predict classes")
-    advance(method, first_batches(method, data, 2))
+    advance(method, batches(method, data, 2))
     images = data.streams["test"].fetch(torch.arange(0, len(data.streams["test"]), 50))
     logits = method.predict(images)
     assert logits.shape == (len(images), len(data.classes))
@@ -340,10 +332,8 @@ def test_trap_09_a_batch_of_one_class(name: str, only: str, fresh: Any) -> None:
     """All other classes are absent, in turn the largest and the rarest, before and after weights start."""
     method, data = fresh(name)
     label = 0 if only == "first" else len(data.classes) - 1
-    batches = [
-        {key: with_label(batch, label) for key, batch in step.items()} for step in first_batches(method, data, 4)
-    ]
-    losses = advance(method, batches)
+    steps = [{key: with_label(batch, label) for key, batch in step.items()} for step in batches(method, data, 4)]
+    losses = advance(method, steps)
     assert all(math.isfinite(value) for step in losses for value in step.values())
     assert checkpoint.is_finite(method.state())
     assert all(math.isfinite(value) for value in method.judge(data.streams["val"], batch=16).values())

@@ -100,9 +100,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any, first: Path) -> Path:
-    folder = tmp_path_factory.mktemp("two-processes")
-    two_processes(__file__, folder, first)
+def both(two_processes: Any, first: Path) -> Path:
+    folder: Path = two_processes(__file__, first)
     return folder
 
 

@@ -65,9 +65,8 @@ def main(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, two_processes: Any) -> Path:
-    folder = tmp_path_factory.mktemp("adapt-two-processes")
-    two_processes(__file__, folder)
+def both(two_processes: Any) -> Path:
+    folder: Path = two_processes(__file__)
     return folder
 
 

@@ -8,6 +8,7 @@ two processes see exactly what one would, and resuming at a step needs no stored
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -59,7 +60,7 @@ def sample_weights(labels: Labels, num_classes: int, power: float = 1.0) -> Tens
     return w / w.sum()
 
 
-class _Steps(Sampler[list[int]]):
+class _Steps(Sampler[list[int]], ABC):
     """What the samplers share: the rank's slice of a joint batch, and iteration over one epoch."""
 
     def __init__(self, size: int, steps_per_epoch: int, rank: int, world: int) -> None:
@@ -75,9 +76,9 @@ class _Steps(Sampler[list[int]]):
         self.steps_per_epoch, self.epoch = steps_per_epoch, 0
         self._mine = slice(size // world * rank, size // world * (rank + 1))
 
+    @abstractmethod
     def joint(self, step: int) -> Tensor:
         """Indices of all processes at a global step."""
-        raise NotImplementedError
 
     def batch(self, step: int) -> Tensor:
         """This rank's indices at a global step."""

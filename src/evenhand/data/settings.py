@@ -19,7 +19,9 @@ class DataSettings(Settings):
     test_list: str | None = Field(None, description="image list of the test split")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
     target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
-    classes: Literal["same", "intersection"] = Field("same", description="of domains; intersection: drop images")
+    classes: Literal["same", "intersection"] = Field(
+        "same", description="all domains have the same, or keep those shared"
+    )
     size: int | None = Field(None, gt=0, description="image side; default: as stored")
     embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
     embed_size: int = Field(96, ge=32, description="side images are resized to before embedding; 224 for photographs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -63,7 +64,7 @@ class Method(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-class Recogniser:
+class Recogniser(ABC):
     """How methods that predict classes are judged; they write ``predict``."""
 
     player: Player
@@ -72,9 +73,9 @@ class Recogniser:
         """The network that predicts, in eval mode."""
         return self.player.judged()
 
+    @abstractmethod
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, K) for raw samples as a stream fetches them."""
-        raise NotImplementedError
 
     def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
         return evaluate(self.predict, stream, batch=batch).scalars()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -35,7 +36,7 @@ class CosineHead(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, ABC):
     """A network that is ``head(features(x))``; subclasses build the layers and write ``features``.
 
     ``features(x)`` is (N, num_features), ``head`` maps it to (N, K) logits. The head is stored as ``fc``,
@@ -56,8 +57,9 @@ class Classifier(nn.Module):
     def head(self) -> nn.Linear | CosineHead:
         return self.fc
 
+    @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """(N, d) inputs of the head."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.features(x))
