@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from evenhand.data.build import DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
+from evenhand.data.prepared import DataSettings, build_data
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import cdan_features, domain_loss, reverse_gradient

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from evenhand.data.augment import build
+from evenhand.data.views.images import build
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 GREY = (125, 123, 114)

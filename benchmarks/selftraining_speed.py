@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 

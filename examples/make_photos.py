@@ -8,7 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from evenhand.data import longtail_counts, longtail_subset, shapes
+from evenhand.data import longtail_counts, longtail_subset
+from evenhand.data.sets import shapes
 
 root = Path(sys.argv[1] if len(sys.argv) > 1 else "photos")
 streams = shapes.load(per_class=60)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Loader
+from evenhand.data.prepared import Data
 
 
 def seeded(seed: int = 0) -> torch.Generator:

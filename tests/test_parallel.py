@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from evenhand import parallel
 from evenhand.data.loader import Feed, Loader
-from evenhand.data.samplers import generator, sample_weights
+from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure.classification import Evaluation, evaluate
 from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
+from evenhand.randomness import dice
 
 Found = dict[str, Any]
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ DRAWN = torch.arange(10).repeat_interleave(torch.tensor([120, 70, 40, 25, 15, 9,
 
 
 def numbers(*shape: int, key: str = "") -> Tensor:
-    return torch.randn(*shape, generator=generator(0, key)) * 2 + 1
+    return torch.randn(*shape, generator=dice(0, key)) * 2 + 1
 
 
 def mine(x: Tensor) -> Tensor:

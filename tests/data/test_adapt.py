@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from evenhand.data import builtin, shapes
-from evenhand.data.build import Data, DataSettings, build_data
-from evenhand.data.files import Files
 from evenhand.data.frame import Joined, join, reframe
+from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.sets import catalogue, shapes
+from evenhand.data.sources.files import Files
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Memory, Selected, Stream
 from evenhand.errors import UserError
@@ -267,7 +267,7 @@ def test_domains_of_a_built_in_set(monkeypatch: pytest.MonkeyPatch) -> None:
             levels = torch.tensor(list(LEVELS.values()))[y] + OFFSETS[name]
             images = levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
             parts[f"{style}/{split}"] = Stream(Memory(images), y, tuple(LEVELS), style)
-    monkeypatch.setattr(builtin, "load", lambda _: parts)
+    monkeypatch.setattr(catalogue, "load", lambda _: parts)
     data = adapt("emoji-home", ["noto"], "twemoji", val_per_class=1)
     assert lengths(data) == {"source": 9, "target": 12, "val": 3, "test": 6}
     assert comes_from(data.streams["source"], "art")

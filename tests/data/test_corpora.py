@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data.build import DataSettings, build_data
-from evenhand.data.builtin import DATASETS, load
+from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.sets.catalogue import DATASETS, load
+from evenhand.data.sources.texts import texts_of
 from evenhand.data.stream import Stream
-from evenhand.data.text import texts_of
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from evenhand.data import packages
-from evenhand.data.build import DataSettings, build_data
-from evenhand.data.builtin import DATASETS, load, obtain_weights, status
-from evenhand.data.domains import STYLES, _imported, _without_sex, held_out_groups
-from evenhand.data.packages import Package
-from evenhand.data.typefaces import TYPEFACES
+from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.sets import packages
+from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights, status
+from evenhand.data.sets.packages import Package
+from evenhand.data.sets.shifted import STYLES, _imported, _without_sex, held_out_groups
+from evenhand.data.sets.typefaces import TYPEFACES
 from evenhand.errors import UserError
 from helpers import pack
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from evenhand.data.files import (
+from evenhand.data.loader import Feed, Loader
+from evenhand.data.sources.files import (
     Files,
     Items,
     centre_box,
@@ -23,7 +24,6 @@ from evenhand.data.files import (
     natural,
     random_box,
 )
-from evenhand.data.loader import Feed, Loader
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from helpers import picture, save_picture, seeded, truncate

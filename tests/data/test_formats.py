@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenhand.data import formats
-from evenhand.data.files import Files
-from evenhand.data.formats import read
-from evenhand.data.problems import check
+from evenhand.data.sources import formats
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.formats import read
+from evenhand.data.sources.soundness import check
 from evenhand.data.stream import Memory
 from evenhand.errors import UserError
 from helpers import save, table, tree

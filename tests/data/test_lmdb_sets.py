@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from evenhand.data.build import DataSettings, build_data
-from evenhand.data.files import Files
-from evenhand.data.formats import read
 from evenhand.data.loader import Feed, Loader
-from evenhand.data.problems import find_problems
+from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.formats import read
+from evenhand.data.sources.soundness import find_problems
 from evenhand.errors import UserError
 
 ROOMS = {"bedroom_train": 6, "kitchen_train": 4, "bedroom_val": 2, "kitchen_val": 2}

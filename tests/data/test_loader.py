@@ -11,11 +11,12 @@ from PIL import Image
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.augment import build
-from evenhand.data.files import Files
 from evenhand.data.loader import Batch, Feed, Loader
-from evenhand.data.samplers import Shuffled, Weighted, mix, sample_weights
+from evenhand.data.samplers import Shuffled, Weighted, sample_weights
+from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Stream
+from evenhand.data.views.images import build
+from evenhand.randomness import mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 

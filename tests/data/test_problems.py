@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from evenhand.data.files import Files
-from evenhand.data.problems import find_problems
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.soundness import find_problems
 from evenhand.data.stream import Memory, Stream
 from helpers import picture, save_picture, truncate
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from evenhand.data.build import DataSettings, build_data
-from evenhand.data.files import Files
-from evenhand.data.formats import read
-from evenhand.data.problems import check, find_problems
-from evenhand.data.published import frequency_order, read_cifar, read_idx, read_image_list
+from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.formats import read
+from evenhand.data.sources.published import frequency_order, read_cifar, read_idx, read_image_list
+from evenhand.data.sources.soundness import check, find_problems
 from evenhand.errors import UserError
 from helpers import save, table, tree
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from evenhand.data import Repeated, Shuffled, Weighted, generator, longtail_counts, mix, sample_weights
-from evenhand.data.samplers import scramble
+from evenhand.data import Repeated, Shuffled, Weighted, longtail_counts, sample_weights
+from evenhand.randomness import dice, mix, scramble
 
 COUNTS = longtail_counts(500, 10, 100)
 LABELS = torch.arange(10).repeat_interleave(torch.tensor(COUNTS))
@@ -34,9 +34,9 @@ def test_mix_is_stable_and_separates_purposes() -> None:
     seen = {mix(seed, word, step) for seed in range(10) for word in ("x", "y") for step in range(100)}
     assert len(seen) == 2000
     assert 0 <= mix(-1, -5, "z") < 2**63
-    first, again = (torch.rand(4, generator=generator(3, "augment", 7)) for _ in range(2))
+    first, again = (torch.rand(4, generator=dice(3, "augment", 7)) for _ in range(2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, torch.rand(4, generator=generator(3, "augment", 8)))
+    assert not torch.equal(first, torch.rand(4, generator=dice(3, "augment", 8)))
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 2**40), st.integers(0, 5))

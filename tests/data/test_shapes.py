@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evenhand.data import shapes
+from evenhand.data.sets import shapes
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 

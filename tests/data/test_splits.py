@@ -20,7 +20,7 @@ from evenhand.data import (
     split_digest,
     unlabelled_counts,
 )
-from evenhand.data.samplers import mix, scramble
+from evenhand.randomness import mix, scramble
 
 CIFAR10_LABELS = torch.arange(50_000) * 7 % 10  # 5000 of each class, interleaved
 FRACTION = st.floats(0, 1)

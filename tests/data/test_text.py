@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data import phrases
-from evenhand.data.build import Data, DataSettings, build_data, make_longtailed
-from evenhand.data.files import Files
-from evenhand.data.formats import read
-from evenhand.data.problems import check
+from evenhand.data.prepared import Data, DataSettings, build_data, make_longtailed
+from evenhand.data.sets import phrases
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.formats import read
+from evenhand.data.sources.soundness import check
+from evenhand.data.sources.texts import Texts, pack, texts_of, unpack
 from evenhand.data.stream import Stream
-from evenhand.data.text import Texts, pack, texts_of, unpack
 from evenhand.data.vocabulary import PAD, UNKNOWN, Pieces, Words, words
 from evenhand.errors import UserError
 

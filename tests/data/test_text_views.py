@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenhand.data.text_views import build_text_view, mask, span, swap, word_dropout
+from evenhand.data.views.texts import build_text_view, mask, span, swap, word_dropout
 from evenhand.data.vocabulary import PAD, UNKNOWN
 from helpers import seeded
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from evenhand.data import embed as embedding
-from evenhand.data.build import DataSettings, build_data
 from evenhand.data.embed import embed
+from evenhand.data.prepared import DataSettings, build_data
 from evenhand.data.stream import Memory, Stream
-from evenhand.data.vectors import Standardise, as_vectors, vector_stats
+from evenhand.data.views.vectors import Standardise, as_vectors, vector_stats
 from evenhand.errors import UserError
 from evenhand.nets import build_net
 from evenhand.run.recipe import validate

@@ -69,7 +69,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EVENHAND_DATA", str(tmp_path / "no-data"))
     monkeypatch.setenv("COLUMNS", "160")
     torch.set_num_threads(1)
-    monkeypatch.setattr("evenhand.data.packages.download", no_network)
+    monkeypatch.setattr("evenhand.data.sets.packages.download", no_network)
     return tmp_path
 
 

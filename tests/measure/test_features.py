@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenhand.data.builtin import DATASETS
+from evenhand.data.sets.catalogue import DATASETS
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure import features
@@ -114,7 +114,7 @@ def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path)
 
 
 def test_our_classifier_is_an_annotator() -> None:
-    from evenhand.data.build import Data
+    from evenhand.data.prepared import Data
     from evenhand.methods.common import Net
     from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
 

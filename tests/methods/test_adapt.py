@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
 from evenhand.methods.protocol import Progress
+from evenhand.randomness import mix
 from evenhand.run.curvature import of_all_classes
 from evenhand.run.recipe import validate
 from helpers import batches

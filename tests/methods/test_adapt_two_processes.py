@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from evenhand import parallel
-from evenhand.data.build import build_data
+from evenhand.data.prepared import build_data
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit

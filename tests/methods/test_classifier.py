@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings, sampling_weights
 from evenhand.pieces import losses
+from evenhand.randomness import mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Loader
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.errors import UserError
 from evenhand.methods.generate.class_balancing import ClassBalancing, ClassBalancingSettings
 from evenhand.methods.generate.gan import GAN, GANSettings
@@ -24,8 +24,8 @@ from evenhand.methods.generate.gsr import GroupSpectral, GSRSettings
 from evenhand.methods.generate.judging import Judge, Measure, spread
 from evenhand.methods.protocol import Method, Progress
 from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
-from evenhand.pieces.adversarial import discriminator_loss
 from evenhand.pieces.balance import balance_loss
+from evenhand.pieces.gan_losses import discriminator_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
 from evenhand.run.recipe import validate
 from evenhand.run.runs import measure, train

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Loader
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
 from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
 from evenhand.pieces import losses
+from evenhand.randomness import mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 

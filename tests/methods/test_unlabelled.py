@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError

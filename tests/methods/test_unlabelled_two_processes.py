@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.build import Data
-from evenhand.data.samplers import generator
+from evenhand.data.prepared import Data
 from evenhand.pieces.pseudo import FlexThresholds
+from evenhand.randomness import dice
 from evenhand.run import checkpoint
 from evenhand.run.recipe import validate
 from evenhand.run.runs import build_data, build_method, fit
@@ -83,7 +83,7 @@ def flex() -> list[Tensor]:
     mine = slice(8 * parallel.rank() // parallel.world(), 8 * (parallel.rank() + 1) // parallel.world())
     found = []
     for step in range(5):
-        chance = generator(0, "flex", step)
+        chance = dice(0, "flex", step)
         probs, indices = (2 * torch.randn(8, 3, generator=chance)).softmax(1), torch.randint(10, (8,), generator=chance)
         thresholds.mask(probs[mine], indices[mine])
         found += [thresholds.last.clone(), thresholds.thresholds()]

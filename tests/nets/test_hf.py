@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenhand.data.build import DataSettings, build_data
+from evenhand.data.prepared import DataSettings, build_data
 from evenhand.data.vocabulary import FIRST, PAD, UNKNOWN, Pieces
 from evenhand.errors import UserError
 from evenhand.nets import build_net

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from evenhand.pieces.adversarial import (
+from evenhand.pieces.gan_losses import (
     Adversarial,
     LeCam,
     discriminator_loss,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenhand.data.samplers import generator
 from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
+from evenhand.randomness import dice
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -20,7 +20,7 @@ def small_net() -> nn.Sequential:
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     with torch.no_grad():
         for i, p in enumerate(net.parameters()):
-            p.copy_(torch.randn(p.shape, generator=generator(0, "weights", i)) * 0.5)
+            p.copy_(torch.randn(p.shape, generator=dice(0, "weights", i)) * 0.5)
     return net
 
 
@@ -30,7 +30,7 @@ def net() -> nn.Module:
         return small_net()
 
 
-X = torch.randn(12, 4, generator=generator(0, "inputs"))
+X = torch.randn(12, 4, generator=dice(0, "inputs"))
 Y = torch.arange(12) % 3
 
 

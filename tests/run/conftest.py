@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenhand.data.build import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.methods.protocol import Method
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.runs import build_method

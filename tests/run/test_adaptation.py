@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenhand.data.build import Data, DataSettings, build_data
 from evenhand.data.loader import Batch, Feed
+from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.errors import UserError
 from evenhand.measure.shift import SCORES, adaptation_troubles

@@ -1,7 +1,7 @@
 """What comes in: streams, splits, samplers, and data sets one can fetch."""
 
-from evenhand.data.builtin import DATASETS, load, obtain
-from evenhand.data.samplers import Repeated, Shuffled, Weighted, generator, mix, sample_weights
+from evenhand.data.samplers import Repeated, Shuffled, Weighted, sample_weights
+from evenhand.data.sets.catalogue import DATASETS, load, obtain
 from evenhand.data.splits import (
     balanced_holdout,
     class_order,
@@ -25,12 +25,10 @@ __all__ = [
     "Weighted",
     "balanced_holdout",
     "class_order",
-    "generator",
     "head_mid_tail",
     "load",
     "longtail_counts",
     "longtail_subset",
-    "mix",
     "obtain",
     "sample_weights",
     "semi_supervised_split",

@@ -17,12 +17,12 @@ from rich.progress import Progress
 from safetensors.torch import load_file
 from torch import Tensor
 
-from evenhand.data.augment import Pipeline
-from evenhand.data.builtin import DATASETS, obtain_weights, save_whole
-from evenhand.data.files import Files
 from evenhand.data.frame import Joined
-from evenhand.data.packages import home
+from evenhand.data.sets.catalogue import DATASETS, obtain_weights, save_whole
+from evenhand.data.sets.packages import home
+from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Selected, Source, Stream, Streams
+from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError, did_you_mean
 from evenhand.nets import NETS, Classifier, build_net
 from evenhand.nets.weights import load_weights

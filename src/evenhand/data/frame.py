@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.data.files import Files
+from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Selected, Source, Stream
 
 LUMA = (0.299, 0.587, 0.114)

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from evenhand import parallel
-from evenhand.data.samplers import Shuffled, Weighted, generator, mix
+from evenhand.data.samplers import Shuffled, Weighted
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
+from evenhand.randomness import dice, mix
 
 View = Callable[[Tensor, torch.Generator], Tensor]
 """Raw samples -> normalised floats of the same shape; draws from the given CPU generator."""
@@ -84,7 +85,7 @@ class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor] | UserError:
         indices = self.picks.batch(step)
         try:
-            chance = generator(self.seed, "frame", step, self.rank) if self.random_frame else None
+            chance = dice(self.seed, "frame", step, self.rank) if self.random_frame else None
             return self.stream.fetch(indices, chance), indices
         except UserError as error:
             return error
@@ -120,7 +121,7 @@ class Loader:
             batch_size=None,
             sampler=range(start, stop),
             num_workers=self.workers,
-            generator=generator(self.seed, "workers"),
+            generator=dice(self.seed, "workers"),
             pin_memory=self.device.type == "cuda",
         )
         for step, made in enumerate(raw, start):
@@ -128,7 +129,7 @@ class Loader:
                 raise made
             images, indices = made
             images = images.to(self.device, non_blocking=True)
-            chance = generator(self.seed, "augment", step, parallel.rank())
+            chance = dice(self.seed, "augment", step, parallel.rank())
             labels = self.stream.labels
             yield Batch(
                 tuple(view(images, chance) for view in self.feed.views),

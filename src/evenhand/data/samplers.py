@@ -7,45 +7,17 @@ two processes see exactly what one would, and resuming at a step needs no stored
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from evenhand.randomness import dice
+
 Labels = Sequence[int] | np.ndarray | Tensor
-Bits = TypeVar("Bits", int, np.ndarray)
-_MASK = 2**64 - 1
-
-
-def scramble(x: Bits) -> Bits:
-    """One step of splitmix64: a bijection of 64-bit integers; a Python int or a uint64 array."""
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
-def mix(seed: int, *parts: int | str) -> int:
-    """A stable 63-bit hash of a seed and what it is for: ``mix(0, "augment", step)``.
-
-    Folds ``h <- scramble(h ^ part)`` over seed and parts; a word counts as the first 8 bytes of its sha256.
-    """
-    h = 0
-    for part in (seed, *parts):
-        if isinstance(part, str):
-            part = int.from_bytes(hashlib.sha256(part.encode()).digest()[:8], "little")
-        h = scramble(h ^ (part & _MASK))
-    return h >> 1
-
-
-def generator(seed: int, *parts: int | str) -> torch.Generator:
-    """A CPU generator of its own for each purpose, seeded by ``mix(seed, *parts)``."""
-    return torch.Generator().manual_seed(mix(seed, *parts))
 
 
 def sample_weights(labels: Labels, num_classes: int, power: float = 1.0) -> Tensor:
@@ -113,7 +85,7 @@ class Shuffled(_Steps):
 
     def order(self, epoch: int) -> Tensor:
         """All positions of an epoch, before they are cut into batches."""
-        return torch.randperm(self.n, generator=generator(self.seed, "shuffled", epoch))
+        return torch.randperm(self.n, generator=dice(self.seed, "shuffled", epoch))
 
     def joint(self, step: int) -> Tensor:
         epoch, at = divmod(step, self.steps_per_epoch)
@@ -165,5 +137,5 @@ class Weighted(_Steps):
         self._upto = total / total[-1]  # ends at exactly 1, so a draw in [0, 1) never meets a weight of 0
 
     def joint(self, step: int) -> Tensor:
-        draw = torch.rand(self.size, dtype=torch.float64, generator=generator(self.seed, "weighted", step))
+        draw = torch.rand(self.size, dtype=torch.float64, generator=dice(self.seed, "weighted", step))
         return torch.searchsorted(self._upto, draw, right=True)

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from evenhand.data.augment import PRESETS
-from evenhand.data.tokens import TextSettings
+from evenhand.data.tokenising import TextSettings
+from evenhand.data.views.images import PRESETS
 from evenhand.settings import Settings
 
 

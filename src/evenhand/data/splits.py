@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.samplers import Labels, mix, scramble
+from evenhand.data.samplers import Labels
 from evenhand.errors import did_you_mean
+from evenhand.randomness import mix, scramble
 
 Counts = Sequence[int] | np.ndarray | Tensor
 Groups = list[tuple[str, list[int]]]

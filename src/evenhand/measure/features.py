@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from evenhand.data.builtin import obtain
-from evenhand.data.imageops import Interpolation
+from evenhand.data.sets.catalogue import obtain
 from evenhand.data.stream import Stream
+from evenhand.data.views.imageops import Interpolation
 from evenhand.errors import UserError
 from evenhand.nets import Classifier, load_weights
 from evenhand.nets.inception import blank, load_script

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from evenhand.data.builtin import DATASETS, obtain_weights
+from evenhand.data.sets.catalogue import DATASETS, obtain_weights
 from evenhand.methods.protocol import Progress
 from evenhand.nets import Classifier, HeadKind, build_net
 from evenhand.nets.timm import PREFIX, TimmNet

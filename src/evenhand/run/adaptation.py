@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from evenhand.data.build import Data
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
 from evenhand.measure.shift import (
     SCORES,

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from evenhand import parallel
-from evenhand.data import formats
-from evenhand.data.build import build_data
 from evenhand.data.loader import Loader
-from evenhand.data.problems import Problem, check, find_problems
+from evenhand.data.prepared import build_data
+from evenhand.data.sources import formats
+from evenhand.data.sources.soundness import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
 from evenhand.run.recipe import Recipe

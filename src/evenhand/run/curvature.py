@@ -13,9 +13,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from evenhand.data.samplers import generator
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.hessian import ClassSpectrum, class_spectra, sample_spectrum
+from evenhand.randomness import dice
 from evenhand.report.hessian import plot_dynamics, plot_spectra
 from evenhand.run import checkpoint
 from evenhand.run.runs import OpenRun, open_run
@@ -84,10 +84,10 @@ def of_run(
     found: dict[str, ClassSpectrum] = {}
     for k in wanted:
         mine = (stream.labels == k).nonzero()[:max_samples, 0]
-        images = run.data.eval_view(stream.fetch(mine), generator(0))
+        images = run.data.eval_view(stream.fetch(mine), dice(0))
         spectrum = class_spectra(
             net, images, stream.labels[mine], [k], steps=steps, probes=probes, max_samples=None, loss=scaled_loss,
-            generator=generator(0, "hessian", k),
+            generator=dice(0, "hessian", k),
         )  # fmt: skip
         found[stream.classes[k]] = spectrum[k]
     return found
@@ -96,11 +96,11 @@ def of_run(
 def of_all_classes(run: OpenRun, *, steps: int = 64, probes: int = 1, max_samples: int = 512) -> ClassSpectrum:
     """One spectrum of the task loss, on training images at random without regard to class, the same for every run."""
     stream, net_and_loss = run.data.labelled, _task(run)
-    rows = torch.randperm(len(stream), generator=generator(0, "hessian", "rows"))[:max_samples]
+    rows = torch.randperm(len(stream), generator=dice(0, "hessian", "rows"))[:max_samples]
     assert stream.labels is not None
     return sample_spectrum(
-        net_and_loss[0], run.data.eval_view(stream.fetch(rows), generator(0)), stream.labels[rows],
-        loss=net_and_loss[1], steps=steps, probes=probes, generator=generator(0, "hessian"),
+        net_and_loss[0], run.data.eval_view(stream.fetch(rows), dice(0)), stream.labels[rows],
+        loss=net_and_loss[1], steps=steps, probes=probes, generator=dice(0, "hessian"),
     )  # fmt: skip
 
 

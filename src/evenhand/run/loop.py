@@ -15,11 +15,11 @@ import torch
 
 from evenhand import parallel
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.samplers import mix
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Method, Progress
-from evenhand.run.keeper import Keeper, diverged
+from evenhand.randomness import mix
+from evenhand.run.evaluation import Keeper, diverged
 from evenhand.run.log import Log, Meter
 from evenhand.run.settings import Run
 

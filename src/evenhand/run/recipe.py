@@ -17,7 +17,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
-from evenhand.run.tree import flatten, literal, merge, put, to_toml
+from evenhand.run.tables import flatten, literal, merge, put, to_toml
 from evenhand.settings import Settings
 
 AnyMethod: Any = Annotated[

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from evenhand import __version__, parallel
-from evenhand.data.build import Data, build_data
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data, build_data
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.methods import method_class
 from evenhand.methods.common import Net
 from evenhand.methods.protocol import Method
 from evenhand.nets import reads_text
+from evenhand.randomness import mix
 from evenhand.run import checkpoint
 from evenhand.run.adaptation import picture_domains
 from evenhand.run.loop import fit

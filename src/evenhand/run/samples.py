@@ -14,13 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.samplers import generator
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import method_class
 from evenhand.methods.generate.class_balancing import ClassBalancing
 from evenhand.methods.generate.gan import GAN
 from evenhand.methods.protocol import Method, Recogniser
+from evenhand.randomness import dice
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit
 from evenhand.run.recipe import load_recipe
@@ -60,7 +60,7 @@ def draw(method: Method, label: int, count: int, *, seed: int = 0) -> Tensor:
     gan = getattr(method, "gan", method)
     if not isinstance(gan, GAN):
         raise UserError(f"a {type(method).__name__} draws no images; give the run of a generator")
-    chance = generator(seed, "sample", label)
+    chance = dice(seed, "sample", label)
     if gan.labelled:
         return gan.sample(count, torch.full((count,), label), generator=chance)
     found: list[Tensor] = []
@@ -111,7 +111,7 @@ def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tens
     gan = getattr(method, "gan", method)
     if not isinstance(gan, GAN):
         raise UserError(f"a {type(method).__name__} draws no images; give the run of a generator")
-    chance = generator(seed, "labelled")
+    chance = dice(seed, "labelled")
     if gan.labelled:
         labels = torch.arange(count) % len(gan.data.classes)
         return gan.sample(count, labels, generator=chance), labels

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from evenhand import parallel
-from evenhand.data.samplers import generator
 from evenhand.data.stream import Stream
+from evenhand.randomness import dice
 from evenhand.run import checkpoint
 
 DOWN, ACROSS = 2, 5
@@ -66,7 +66,7 @@ def _real(stream: Stream, labels: list[int]) -> list[Tensor]:
 
 
 def _drawn(method: Any, gan: Any, labels: list[int], num_classes: int, seed: int) -> list[Tensor]:
-    chance = generator(seed, "sheet")
+    chance = dice(seed, "sheet")
     if gan.labelled:
         asked = torch.tensor(labels).repeat_interleave(EACH)
         return list(_tile(method.sample(len(asked), asked, generator=chance)).split(EACH))

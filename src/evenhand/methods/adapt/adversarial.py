@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed, Loader
-from evenhand.data.samplers import generator, mix
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress, Recogniser
@@ -37,6 +36,7 @@ from evenhand.pieces.domain import (
 )
 from evenhand.pieces.player import Player
 from evenhand.pieces.vat import vat_loss
+from evenhand.randomness import dice, mix
 
 REFRESH = 16  # batches that renew the BatchNorm statistics of averaged weights
 
@@ -64,7 +64,7 @@ class DomainAdversarial(Recogniser):
         self.net = _network(s, K, data.channels).to(device)
         self.player = s.optim.player(self.net, seed=seed, groups=_groups(s, self.net))
         d = self.net.num_features
-        self.map = RandomisedMap(d, K, s.map_size, generator=generator(seed, "map")).to(device) if s.map_size else None
+        self.map = RandomisedMap(d, K, s.map_size, generator=dice(seed, "map")).to(device) if s.map_size else None
         self.adversary: Player | None = None
         self.discriminator: DomainDiscriminator | None = None
         if s.adversary != "none":
@@ -132,7 +132,7 @@ class DomainAdversarial(Recogniser):
             said["mcc"] = mcc_loss(target, s.temperature)
             task = task + s.mcc * said["mcc"]
         if s.vat.weight:
-            chance = generator(self.seed, "vat", self.at.step, parallel.rank())
+            chance = dice(self.seed, "vat", self.at.step, parallel.rank())
             said["vat"] = vat_loss(self.net, x[:n], epsilon=s.vat.epsilon, xi=s.vat.xi, generator=chance)
             task = task + s.vat.weight * said["vat"]
         if len(target):
@@ -200,7 +200,7 @@ class DomainAdversarial(Recogniser):
         return self.discriminator.eval()(self._shown(features, self.judged().head(features).softmax(1)))
 
     def _viewed(self, x: Tensor) -> Tensor:
-        return self.data.eval_view(x.to(self.device), generator(0))
+        return self.data.eval_view(x.to(self.device), dice(0))
 
     def state(self) -> dict[str, Any]:
         return {

@@ -16,14 +16,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data
 from evenhand.methods.adapt.adversarial import DomainAdversarial, Scalars
 from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.radius import pick_rho
 from evenhand.pieces.sam import SAM, relative_radius
+from evenhand.randomness import mix
 from evenhand.settings import Settings
 
 Climb = tuple[SAM, nn.Module]  # perturbs its optimiser's parameters, which are this module's

@@ -19,16 +19,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 from evenhand.methods.generate.gan import GAN
 from evenhand.methods.generate.judging import same_task
 from evenhand.methods.generate.players import GANTable
 from evenhand.methods.protocol import Progress
-from evenhand.pieces.adversarial import Adversarial
 from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, form_ratio, mean_prediction
+from evenhand.pieces.gan_losses import Adversarial
 
 RELEASED = 2.5, 10.0  # trade-offs of the released configurations, all of them with mean-one weights
 

@@ -18,20 +18,20 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from evenhand import parallel
-from evenhand.data.augment import Pipeline
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.samplers import generator
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
+from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
 from evenhand.methods.generate.judging import Judge
 from evenhand.methods.generate.players import GANTable
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
-from evenhand.pieces.adversarial import LeCam, discriminator_loss, generator_loss, r1_penalty, sample_labels
 from evenhand.pieces.diffaugment import diffaugment
+from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty, sample_labels
 from evenhand.pieces.losses import PerClass
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters
+from evenhand.randomness import dice
 
 STANDING = 16  # batches from which the BatchNorm statistics of evaluation are taken
 
@@ -63,7 +63,7 @@ class GAN:
         self.latent: int = draws.latent  # type: ignore[assignment]
         self.lecam = LeCam(start=settings.lecam_start)
         self.step = 0
-        self.noise, self.shake = generator(seed), generator(seed)
+        self.noise, self.shake = dice(seed), dice(seed)
 
     @staticmethod
     def check(settings: GANTable, data: Data, given: Collection[str]) -> None:
@@ -93,8 +93,8 @@ class GAN:
 
     def schedule(self, at: Progress) -> None:
         self.step = at.step
-        self.noise = generator(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
-        self.shake = generator(self.seed, "shake", at.step, parallel.rank())
+        self.noise = dice(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
+        self.shake = dice(self.seed, "shake", at.step, parallel.rank())
         if self.set.ema:
             self.generator.ema = self.set.ema if at.step >= self.set.ema_start else 0.0  # 0: the copy is the net
 
@@ -202,7 +202,7 @@ class GAN:
             norm.reset_running_stats()
             norm.momentum = None  # the plain mean over batches
             norm.train()
-        chance = generator(self.seed, "standing")
+        chance = dice(self.seed, "standing")
         for _ in range(STANDING):
             net(*self._draw(self.set.batch // parallel.world(), chance))
         return net.eval()
@@ -227,7 +227,7 @@ class GAN:
 
     def _exhibit(self, count: int, purpose: str, frequencies: PerClass | None) -> tuple[Tensor, Tensor | None]:
         """Images to be judged, with as many of each class as can be if the labels mean something."""
-        chance = generator(self.seed, purpose)
+        chance = dice(self.seed, purpose)
         labels = torch.arange(count) % len(self.data.classes) if self.labelled else None
         return self.sample(count, labels, generator=chance, frequencies=frequencies), labels
 

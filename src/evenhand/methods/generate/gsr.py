@@ -14,8 +14,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
 from evenhand.methods.generate.gan import GAN
 from evenhand.methods.generate.players import Condition, GANTable, Nets

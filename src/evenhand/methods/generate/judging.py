@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from evenhand.data.build import Data
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure.features import Embedded, annotator, embed, fid_inception

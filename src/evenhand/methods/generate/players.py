@@ -12,7 +12,7 @@ from evenhand.errors import UserError
 from evenhand.methods.generate.judging import Measure
 from evenhand.nets.biggan import BigGenerator, big_discriminator
 from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator
-from evenhand.pieces.adversarial import Adversarial
+from evenhand.pieces.gan_losses import Adversarial
 from evenhand.pieces.player import Player, Precision
 from evenhand.settings import Settings
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.samplers import generator, sample_weights
+from evenhand.data.prepared import Data
+from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Streams
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Progress, Recogniser
@@ -30,6 +30,7 @@ from evenhand.pieces.mixing import mixup
 from evenhand.pieces.perturbed import LPFSGD
 from evenhand.pieces.sam import SAM
 from evenhand.pieces.schedules import milestone
+from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 Sampling = Literal["instance", "square-root", "class-balanced", "effective-number"]
@@ -79,7 +80,7 @@ class Classifier(Recogniser):
         self.weights = torch.ones_like(self.counts)
         self.influence = False
         self.seed = seed
-        self.chance = generator(seed)
+        self.chance = dice(seed)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         labels = streams["labelled"].labels
@@ -93,7 +94,7 @@ class Classifier(Recogniser):
         if s.weighting != "none":
             start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)
             self.weights = losses.deferred_weights(self.counts, at.epoch, start, s.beta)
-        self.chance = generator(self.seed, "mixup", at.step, parallel.rank())
+        self.chance = dice(self.seed, "mixup", at.step, parallel.rank())
         self.influence = s.loss == "ib" and at.epoch >= milestone(s.ib_start, at.epochs)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:

@@ -16,9 +16,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.samplers import generator
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.methods.common import Optim
@@ -26,6 +25,7 @@ from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
 from evenhand.nets import Classifier
 from evenhand.pieces import losses
+from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 
@@ -124,7 +124,7 @@ class SecondStage(Recogniser):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.judged()(self.data.eval_view(x.to(self.player.device), generator(0))) * self.logit_scale
+        return self.judged()(self.data.eval_view(x.to(self.player.device), dice(0))) * self.logit_scale
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

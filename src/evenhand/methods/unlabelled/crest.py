@@ -14,14 +14,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch
-from evenhand.data.samplers import mix
+from evenhand.data.prepared import Data
 from evenhand.measure.classification import predict_all
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.fixmatch import FixMatch, FixMatchTable
 from evenhand.pieces.pseudo import crest_rates, pick_per_class, sharpen
 from evenhand.pieces.schedules import linear
+from evenhand.randomness import mix
 
 
 class CReSTSettings(FixMatchTable):

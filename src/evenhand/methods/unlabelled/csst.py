@@ -17,8 +17,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure import confusion as metric

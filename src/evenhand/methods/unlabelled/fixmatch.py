@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch
+from evenhand.data.prepared import Data
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate, predict_all
 from evenhand.methods.protocol import Progress

@@ -13,15 +13,15 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.build import Data
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.samplers import generator
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
 from evenhand.measure.confusion import coverages, recalls
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Recogniser
+from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 WATCHED = 0.99  # decay of the counts behind the share kept: about the last hundred steps
@@ -120,7 +120,7 @@ class SelfTraining(Recogniser):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.judged()(self.data.eval_view(x.to(self.player.device), generator(0)))
+        return self.judged()(self.data.eval_view(x.to(self.player.device), dice(0)))
 
     def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
         found = evaluate(self.predict, stream, batch=batch)

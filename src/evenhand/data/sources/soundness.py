@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 import torch
 from PIL import Image
 
-from evenhand.data.files import Files, existing, folders_in, images_in, load_image
-from evenhand.data.formats import read
+from evenhand.data.sources.files import Files, existing, folders_in, images_in, load_image
+from evenhand.data.sources.formats import read
 from evenhand.data.stream import Selected, Source, Stream
 from evenhand.errors import UserError
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 import torch
 from PIL import Image
 
-from evenhand.data.classes import few, shared_classes
-from evenhand.data.files import SUFFIXES, Files, existing, folders_in, images_in, load_image, natural
+from evenhand.data.sources.classes import few, shared_classes
+from evenhand.data.sources.files import SUFFIXES, Files, existing, folders_in, images_in, load_image, natural
+from evenhand.data.sources.texts import is_table_of_texts, read_texts
 from evenhand.data.stream import Memory, Source, Stream, Streams
-from evenhand.data.text import is_table_of_texts, read_texts
 from evenhand.errors import UserError, did_you_mean
 
 SPLITS = ("train", "val", "test", "unlabelled")
@@ -47,15 +47,15 @@ def read(
     classes: fixes names and order; "intersection" drops what some domain lacks.
     skip_unreadable: drops bad files with a warning, and adds their names to ``skipped``.
     """
-    from evenhand.data import lmdb_sets, published  # here, because they build on this module
+    from evenhand.data.sources import databases, published  # here, because they build on this module
 
     place, kind = existing(path), Path(path).suffix.lower()
     given = None if isinstance(classes, str) else classes
     if place.is_dir():
-        if lmdb_sets.databases_in(place):
+        if databases.databases_in(place):
             if skip_unreadable:
                 raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
-            return lmdb_sets.read_databases(place, size=size, mode=mode, memory=memory)
+            return databases.read_databases(place, size=size, mode=mode, memory=memory)
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark

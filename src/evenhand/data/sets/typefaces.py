@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenhand.data.packages import Package
+from evenhand.data.sets.packages import Package
 
 _VERSION = "5.3.0"
 _PINNED = """

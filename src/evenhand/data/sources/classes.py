@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evenhand.data.files import natural
+from evenhand.data.sources.files import natural
 from evenhand.errors import UserError
 
 

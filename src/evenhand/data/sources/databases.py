@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from evenhand.data.files import Files, folders_in
-from evenhand.data.formats import SPLITS, hold
+from evenhand.data.sources.files import Files, folders_in
+from evenhand.data.sources.formats import SPLITS, hold
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 

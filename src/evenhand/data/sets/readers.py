@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.data.domains import blend
+from evenhand.data.sets.shifted import blend
 from evenhand.errors import UserError
 
 Split = tuple[np.ndarray, np.ndarray]  # images uint8 (N, C, H, W), labels (N,)

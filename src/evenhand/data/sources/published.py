@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.files import Files, as_images, as_labels, class_names, existing, folders_in
-from evenhand.data.formats import SPLITS, hold, read_text, readable
-from evenhand.data.readers import parse_idx
+from evenhand.data.sets.readers import parse_idx
+from evenhand.data.sources.files import Files, as_images, as_labels, class_names, existing, folders_in
+from evenhand.data.sources.formats import SPLITS, hold, read_text, readable
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.vectors import as_vectors
+from evenhand.data.views.vectors import as_vectors
 from evenhand.errors import UserError
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.data import builtin, formats, phrases, shapes
-from evenhand.data.adapt import read_domains
-from evenhand.data.augment import Pipeline, build, channel_stats
+from evenhand.data.domains import read_domains
 from evenhand.data.embed import IMAGENET, embed
 from evenhand.data.loader import View
-from evenhand.data.published import frequency_order, read_image_list
+from evenhand.data.sets import catalogue, phrases, shapes
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources import formats
+from evenhand.data.sources.published import frequency_order, read_image_list
+from evenhand.data.sources.texts import holds_text
 from evenhand.data.splits import (
     balanced_holdout,
     class_order,
@@ -26,9 +27,9 @@ from evenhand.data.splits import (
     unlabelled_counts,
 )
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.text import holds_text
-from evenhand.data.tokens import tokenise
-from evenhand.data.vectors import Standardise, refuse_image_settings, vector_stats
+from evenhand.data.tokenising import tokenise
+from evenhand.data.views.images import Pipeline, build, channel_stats
+from evenhand.data.views.vectors import Standardise, refuse_image_settings, vector_stats
 from evenhand.data.vocabulary import Vocabulary
 from evenhand.errors import UserError, users_mistake
 
@@ -180,8 +181,8 @@ def _read(settings: DataSettings) -> Streams:
         return shapes.load()
     if settings.set == "phrases":
         return phrases.load()
-    if settings.set in builtin.DATASETS:
-        return builtin.load(settings.set)
+    if settings.set in catalogue.DATASETS:
+        return catalogue.load(settings.set)
     if settings.root is not None:
         return _read_lists(settings, mode)
     parts = formats.read(settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable)

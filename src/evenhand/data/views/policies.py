@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from evenhand.data.imageops import (
+from evenhand.data.views.imageops import (
     affine,
     autocontrast,
     brightness,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenhand.data.samplers import generator
 from evenhand.data.stream import Memory, Stream
+from evenhand.randomness import dice
 
 CLASSES = ("disc", "ring", "square", "frame", "cross", "saltire", "bars", "stripes", "checks", "slope")
 
@@ -23,7 +23,7 @@ def load(name: str = "shapes", per_class: int = 60, size: int = 32) -> dict[str,
 
 
 def _draw(name: str, split: str, per_class: int, size: int) -> Stream:
-    chance = generator(0, name, split)
+    chance = dice(0, name, split)
     labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
     count = len(labels)
     row, column = torch.meshgrid(torch.linspace(-1, 1, size), torch.linspace(-1, 1, size), indexing="ij")

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from evenhand.data import imageops
-from evenhand.data.imageops import Interpolation, luma, pick
-from evenhand.data.policies import auto_augment, rand_augment
+from evenhand.data.views import imageops
+from evenhand.data.views.imageops import Interpolation, luma, pick
+from evenhand.data.views.policies import auto_augment, rand_augment
 from evenhand.errors import did_you_mean
 
 Step = Callable[[Tensor, Generator], Tensor]

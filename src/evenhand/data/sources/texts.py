@@ -74,7 +74,7 @@ def unpack(content: Tensor, ends: Tensor) -> list[str]:
 
 def read_texts(path: Path, content: str) -> Streams:
     """Streams by split, or "all" (and "unlabelled") without one; classes in natural order of the labels."""
-    from evenhand.data.files import natural
+    from evenhand.data.sources.files import natural
 
     rows = list(_json_lines(path, content) if path.suffix.lower() == ".jsonl" else _csv_lines(path, content))
     if not rows:

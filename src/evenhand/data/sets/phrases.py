@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from evenhand.data.samplers import generator
+from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Stream, Streams
-from evenhand.data.text import Texts
+from evenhand.randomness import dice
 
 SUBJECTS = {
     "animals": "lynx otter heron fox badger swallow hare stag owl trout",
@@ -28,7 +28,7 @@ def load() -> Streams:
 
 
 def _make(split: str) -> Stream:
-    chance = generator(0, "phrases", split)
+    chance = dice(0, "phrases", split)
     texts = []
     for own in SUBJECTS.values():
         for _ in range(EACH):
