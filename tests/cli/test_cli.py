@@ -17,7 +17,7 @@ from PIL import Image
 
 import evenhand
 from evenhand.methods import METHODS
-from evenhand.methods.recognise.classifier import Classifier
+from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.nets import NETS
 from evenhand.run import checkpoint
 from evenhand.run.recipe import load_recipe, recipe_names
@@ -252,13 +252,13 @@ def test_the_command_that_a_paused_run_prints_continues_it(cli: Cli, tiny: Path)
 def test_interrupted_training_says_where_it_stands_and_how_to_go_on(
     cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = Classifier.update
+    update = LongTailClassifier.update
 
-    def interrupted(self: Classifier, batch: Any) -> Any:
+    def interrupted(self: LongTailClassifier, batch: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return update(self, batch)
 
-    monkeypatch.setattr(Classifier, "update", interrupted)
+    monkeypatch.setattr(LongTailClassifier, "update", interrupted)
     stopped = cli("train", tiny)
     assert stopped.code == 130
     assert len(stopped.err.splitlines()) == 1

@@ -134,7 +134,7 @@ class Bench:
     def recipe(self, name: str, precision: str | None = None, **run: Any) -> Recipe:
         case = copy.deepcopy(CASES[name])
         if precision is not None:
-            case["method"] = method_class(case["method"]["name"]).settings(**case["method"]).model_dump()
+            case["method"] = method_class(case["method"]["name"]).table(**case["method"]).model_dump()
             assert set_everywhere(case["method"], "precision", precision) > 0
         tree = {
             **case,

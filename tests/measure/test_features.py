@@ -116,7 +116,7 @@ def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path)
 def test_our_classifier_is_an_annotator() -> None:
     from evenhand.data.prepared import Data
     from evenhand.methods.common import Net
-    from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+    from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 
     x = images(6, channels=1, side=28)
     streams = {"labelled": Stream(Memory(x), torch.arange(6) % 2, ("a", "b"), "labelled")}
@@ -125,7 +125,9 @@ def test_our_classifier_is_an_annotator() -> None:
         return x.float() / 255
 
     settings = ClassifierSettings(net=Net(name="small-cnn"), loss="ldam")
-    method = Classifier(settings, Data(streams, view, view, view, {}, channels=1), seed=0, device=torch.device("cpu"))
+    method = LongTailClassifier(
+        settings, Data(streams, view, view, view, {}, channels=1), seed=0, device=torch.device("cpu")
+    )
     made = embed(annotator(method, "run"), streams["labelled"])
     assert made.logits is not None
     torch.testing.assert_close(made.logits, method.predict(x))

@@ -14,7 +14,7 @@ from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
-from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings, sampling_weights
+from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier, sampling_weights
 from evenhand.pieces import losses
 from evenhand.randomness import mix
 
@@ -29,26 +29,26 @@ def data() -> Data:
     return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
 
 
-def make(data: Data, optim: dict[str, Any] | None = None, seed: int = 0, **settings: Any) -> Classifier:
+def make(data: Data, optim: dict[str, Any] | None = None, seed: int = 0, **settings: Any) -> LongTailClassifier:
     tree = {
         "batch": 16, "net": {"name": "small-cnn", "width": 4}, **settings,
         "optim": {"lr": 0.1, "schedule": "constant", **(optim or {})},
     }  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(seed, "weights"))
-        return Classifier(ClassifierSettings.model_validate(tree), data, seed=seed, device=CPU)
+        return LongTailClassifier(ClassifierSettings.model_validate(tree), data, seed=seed, device=CPU)
 
 
 def at(epoch: int, step: int = 0) -> Progress:
     return Progress(epoch * PER_EPOCH + step, PER_EPOCH, EPOCHS * PER_EPOCH)
 
 
-def batches(method: Classifier, data: Data, count: int = 1) -> list[Batch]:
+def batches(method: LongTailClassifier, data: Data, count: int = 1) -> list[Batch]:
     feed = method.feeds(data.streams)["labelled"]
     return list(Loader(data.streams["labelled"], feed, seed=0, device=CPU).iterate(0, count))
 
 
-def without_batchnorm(method: Classifier) -> Classifier:
+def without_batchnorm(method: LongTailClassifier) -> LongTailClassifier:
     """BatchNorm stays in eval mode, so that parts of a batch do not influence each other."""
     for module in method.net.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -56,7 +56,7 @@ def without_batchnorm(method: Classifier) -> Classifier:
     return method
 
 
-def weights_of(method: Classifier) -> Tensor:
+def weights_of(method: LongTailClassifier) -> Tensor:
     return torch.cat([p.detach().flatten() for p in method.net.parameters()])
 
 
@@ -290,7 +290,7 @@ def test_seeds_change_the_noise_of_perturbed_optimisers(data: Data) -> None:
     found = []
     for seed in (0, 0, 1):
         method = make(data, {"name": "pgd", "sigma": 0.1})
-        method.player = method.set.optim.player(method.net, seed=seed)
+        method.player = method.settings.optim.player(method.net, seed=seed)
         method.schedule(at(0))
         method.update({"labelled": batches(method, data)[0]})
         found.append(weights_of(method))

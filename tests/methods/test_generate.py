@@ -23,7 +23,7 @@ from evenhand.methods.generate.gan import GAN, GANSettings
 from evenhand.methods.generate.gsr import GroupSpectral, GSRSettings
 from evenhand.methods.generate.judging import Judge, Measure, spread
 from evenhand.methods.protocol import Method, Progress
-from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.pieces.balance import balance_loss
 from evenhand.pieces.gan_losses import discriminator_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
@@ -44,12 +44,12 @@ def data() -> Data:
 
 
 @pytest.fixture(scope="module")
-def annotator(data: Data) -> Classifier:
+def annotator(data: Data) -> LongTailClassifier:
     """Untrained: the steps do not care."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         net = {"name": "small-cnn", "width": 4}
-        made = Classifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
+        made = LongTailClassifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
         for _ in range(3):  # running statistics that are not the initial ones
             made.net.train()(torch.randn(16, 3, 32, 32))
         made.net.eval()
@@ -57,7 +57,7 @@ def annotator(data: Data) -> Classifier:
 
 
 @pytest.fixture
-def make(data: Data, annotator: Classifier) -> Any:
+def make(data: Data, annotator: LongTailClassifier) -> Any:
     def make(name: str = "gan", net: dict[str, Any] | None = None, **more: Any) -> Any:
         kinds: dict[str, Any] = {
             "gan": (GAN, GANSettings),
@@ -249,7 +249,7 @@ def test_sampling_is_deterministic_and_of_each_image_alone(make: Any, data: Data
     same(gan.state(), before)
 
 
-def test_unconditional_generator_refuses_labels_but_selects(make: Any, annotator: Classifier) -> None:
+def test_unconditional_generator_refuses_labels_but_selects(make: Any, annotator: LongTailClassifier) -> None:
     gan = make()
     with pytest.raises(UserError, match="unconditional"):
         gan.sample(2, torch.tensor([0, 1]), generator=torch.Generator())
@@ -315,7 +315,7 @@ def test_classifier_is_frozen_but_lets_gradients_through(make: Any, data: Data) 
     assert slope.abs().sum() > 0
 
 
-def test_classifier_sees_fakes_as_it_saw_photographs(make: Any, data: Data, annotator: Classifier) -> None:
+def test_classifier_sees_fakes_as_it_saw_photographs(make: Any, data: Data, annotator: LongTailClassifier) -> None:
     method = make("cb")
     images = data.streams["test"].fetch(torch.arange(0, 600, 60))
     signed = images.float() / 127.5 - 1
@@ -441,7 +441,7 @@ def test_trap_09_a_class_without_samples_or_with_one(make: Any, data: Data) -> N
     assert "diversity:disc" not in found
 
 
-def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
+def test_a_collapsed_class_is_named(data: Data, annotator: LongTailClassifier) -> None:
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
@@ -462,7 +462,7 @@ def test_a_collapsed_class_is_named(data: Data, annotator: Classifier) -> None:
     assert table["patterns"][7] < 0.5 <= min(value for k, value in enumerate(table["patterns"]) if k != 7)
 
 
-def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Classifier) -> None:
+def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: LongTailClassifier) -> None:
     """Each class is compared with its own real images: the median sinks along with the collapsed ones."""
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
@@ -499,13 +499,13 @@ def test_spread_is_the_root_mean_square_distance() -> None:
 # what is refused, before training
 
 
-def other(annotator: Classifier, **changes: Any) -> Any:
+def other(annotator: LongTailClassifier, **changes: Any) -> Any:
     made = copy.copy(annotator)
     made.data = replace(annotator.data, **changes)
     return made
 
 
-def test_a_classifier_of_other_data_is_refused(data: Data, annotator: Classifier) -> None:
+def test_a_classifier_of_other_data_is_refused(data: Data, annotator: LongTailClassifier) -> None:
     stream = data.streams["labelled"]
     renamed = {"labelled": replace(stream, classes=(*stream.classes[:-1], "moon"))}
     table = ClassBalancingSettings(**SMALL)
@@ -520,7 +520,7 @@ def test_a_classifier_of_other_data_is_refused(data: Data, annotator: Classifier
             GAN(GANSettings(**SMALL), data, seed=0, device=CPU, annotator=other(annotator, **changes))
 
 
-def test_what_is_missing_is_named(data: Data, annotator: Classifier) -> None:
+def test_what_is_missing_is_named(data: Data, annotator: LongTailClassifier) -> None:
     common: dict[str, Any] = {"seed": 0, "device": CPU}
     with pytest.raises(UserError, match="needs a classifier"):
         ClassBalancing(ClassBalancingSettings(**SMALL), data, **common, annotator=annotator)
@@ -544,7 +544,9 @@ def test_risky_settings_warn(make: Any) -> None:
 
 
 @pytest.mark.parametrize(("form", "trade_off", "said"), [("share", 10.0, 1), ("share", 0.5, 0), ("mean-one", 10.0, 0)])
-def test_a_trade_off_of_the_other_form_warns(form: str, trade_off: float, said: int, annotator: Classifier) -> None:
+def test_a_trade_off_of_the_other_form_warns(
+    form: str, trade_off: float, said: int, annotator: LongTailClassifier
+) -> None:
     uneven = build_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
     table = ClassBalancingSettings(**SMALL, net={"width": 2}, form=form, trade_off=trade_off)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
@@ -598,9 +600,9 @@ def test_mixed_sizes_and_modes_become_one(tmp_path: Path) -> None:
         assert all(math.isfinite(value) for value in advance(gan, [{"labelled": batch}])[0].values())
 
 
-def judge_of(data: Data) -> Classifier:
+def judge_of(data: Data) -> LongTailClassifier:
     net = {"name": "small-cnn", "width": 2}
-    return Classifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
+    return LongTailClassifier(ClassifierSettings(net=net), data, seed=0, device=CPU)  # type: ignore[arg-type]
 
 
 def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:

@@ -13,7 +13,7 @@ from evenhand.data.loader import Loader
 from evenhand.data.prepared import Data, DataSettings, build_data
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress
-from evenhand.methods.recognise.classifier import Classifier, ClassifierSettings
+from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
 from evenhand.pieces import losses
 from evenhand.randomness import mix
@@ -28,26 +28,26 @@ def data() -> Data:
     return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
 
 
-def first_stage(data: Data, **settings: Any) -> Classifier:
+def first_stage(data: Data, **settings: Any) -> LongTailClassifier:
     tree = {"net": {"name": "small-cnn", "width": 4}, "optim": {"ema": 0.5}, "batch": 16, **settings}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(0, "weights"))
-        method = Classifier(ClassifierSettings.model_validate(tree), data, seed=0, device=CPU)
+        method = LongTailClassifier(ClassifierSettings.model_validate(tree), data, seed=0, device=CPU)
     train(method, data, 2)
     return method
 
 
 @pytest.fixture(scope="module")
-def first(data: Data) -> Classifier:
+def first(data: Data) -> LongTailClassifier:
     return first_stage(data)
 
 
 @pytest.fixture(scope="module")
-def cosine(data: Data) -> Classifier:
+def cosine(data: Data) -> LongTailClassifier:
     return first_stage(data, loss="ldam")
 
 
-def make(data: Data, first: Classifier, rule: str, **settings: Any) -> SecondStage:
+def make(data: Data, first: LongTailClassifier, rule: str, **settings: Any) -> SecondStage:
     tree = {"rule": rule, "batch": 16, **settings}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(0, "weights"))
@@ -78,7 +78,7 @@ def images(data: Data) -> Tensor:
 
 
 @pytest.mark.parametrize("rule", ["crt", "lws", "tau-norm"])
-def test_only_the_head_learns(data: Data, first: Classifier, rule: str) -> None:
+def test_only_the_head_learns(data: Data, first: LongTailClassifier, rule: str) -> None:
     method = make(data, first, rule)
     before = snapshot(method)
     train(method, data, 3)
@@ -86,7 +86,7 @@ def test_only_the_head_learns(data: Data, first: Classifier, rule: str) -> None:
     assert changed(before, snapshot(method)) == expected
 
 
-def test_mislas_also_shifts_batchnorm_statistics(data: Data, first: Classifier) -> None:
+def test_mislas_also_shifts_batchnorm_statistics(data: Data, first: LongTailClassifier) -> None:
     method = make(data, first, "mislas")
     before = snapshot(method)
     train(method, data, 3)
@@ -96,7 +96,7 @@ def test_mislas_also_shifts_batchnorm_statistics(data: Data, first: Classifier) 
 
 
 @pytest.mark.parametrize("rule", ["crt", "lws", "tau-norm", "mislas"])
-def test_the_first_stage_is_left_alone(data: Data, first: Classifier, rule: str) -> None:
+def test_the_first_stage_is_left_alone(data: Data, first: LongTailClassifier, rule: str) -> None:
     before = copy.deepcopy(first.state())
     method = make(data, first, rule)
     train(method, data, 2)
@@ -106,7 +106,7 @@ def test_the_first_stage_is_left_alone(data: Data, first: Classifier, rule: str)
     assert all(p.requires_grad for p in first.net.parameters())
 
 
-def test_features_are_those_that_were_judged(data: Data, first: Classifier, images: Tensor) -> None:
+def test_features_are_those_that_were_judged(data: Data, first: LongTailClassifier, images: Tensor) -> None:
     """The moving average where the first stage has one."""
     method = make(data, first, "crt")
     x = data.eval_view(images, torch.Generator())
@@ -124,7 +124,7 @@ def test_scales_start_at_the_first_stages_answer(
     torch.testing.assert_close(make(data, first, rule).predict(images), first.predict(images))
 
 
-def test_scales_multiply_the_logits(data: Data, first: Classifier, images: Tensor) -> None:
+def test_scales_multiply_the_logits(data: Data, first: LongTailClassifier, images: Tensor) -> None:
     method = make(data, first, "lws")
     train(method, data, 5)
     scale = method.net.state_dict()["fc.scale"]
@@ -147,7 +147,7 @@ def test_tau_norm_divides_by_the_norm_to_the_power_tau(
     torch.testing.assert_close(method.predict(images), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_crt_replaces_a_cosine_head_by_a_linear_one(data: Data, cosine: Classifier, images: Tensor) -> None:
+def test_crt_replaces_a_cosine_head_by_a_linear_one(data: Data, cosine: LongTailClassifier, images: Tensor) -> None:
     method = make(data, cosine, "crt")
     assert isinstance(method.net.head, nn.Linear)
     features = method.net.eval().features(data.eval_view(images, torch.Generator()))
@@ -173,7 +173,7 @@ def test_losses_are_those_of_the_balanced_batch(
     assert train(method, data, 1)[0] == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_classes_are_drawn_evenly(data: Data, first: Classifier) -> None:
+def test_classes_are_drawn_evenly(data: Data, first: LongTailClassifier) -> None:
     feed = make(data, first, "crt").feeds(data.streams)["labelled"]
     labels = data.streams["labelled"].labels
     assert labels is not None
@@ -182,12 +182,12 @@ def test_classes_are_drawn_evenly(data: Data, first: Classifier) -> None:
     torch.testing.assert_close(mass / mass.sum(), torch.full((10,), 0.1).double())
 
 
-def test_training_lowers_the_loss(data: Data, first: Classifier) -> None:
+def test_training_lowers_the_loss(data: Data, first: LongTailClassifier) -> None:
     reported = train(make(data, first, "crt", optim={"lr": 0.5, "schedule": "constant"}), data, 60)
     assert sum(reported[-20:]) < 0.9 * sum(reported[:20])
 
 
-def test_state_restores_the_head(data: Data, first: Classifier, images: Tensor) -> None:
+def test_state_restores_the_head(data: Data, first: LongTailClassifier, images: Tensor) -> None:
     for rule in ("crt", "lws", "tau-norm", "mislas"):
         method, other = make(data, first, rule), make(data, first, rule)
         train(method, data, 3)
@@ -196,7 +196,7 @@ def test_state_restores_the_head(data: Data, first: Classifier, images: Tensor) 
 
 
 @pytest.mark.parametrize("optim", [{"name": "sam", "rho": 1.0}, {"name": "lpf-sgd", "lpf_gamma": 0.5}], ids=str)
-def test_optimiser_settings_are_obeyed_or_refused(data: Data, first: Classifier, optim: dict[str, Any]) -> None:
+def test_optimiser_settings_are_obeyed_or_refused(data: Data, first: LongTailClassifier, optim: dict[str, Any]) -> None:
     """A table that is accepted must not be ignored."""
     try:
         method = make(data, first, "crt", optim={"lr": 0.05, **optim})
@@ -213,7 +213,7 @@ def test_a_first_run_is_needed(data: Data) -> None:
         SecondStage(SecondStageSettings(), data, seed=0, device=CPU)
 
 
-def test_other_classes_are_refused(data: Data, first: Classifier) -> None:
+def test_other_classes_are_refused(data: Data, first: LongTailClassifier) -> None:
     few = copy.copy(first)
     few.player = copy.deepcopy(first.player)
     few.player.average = None

@@ -63,7 +63,7 @@ def halving(method: Any, batch: dict[str, Batch], score: Callable[[Tensor], floa
 
 
 def changed(method: Any, **settings: Any) -> None:
-    method.set = method.set.model_copy(update=settings)
+    method.settings = method.settings.model_copy(update=settings)
 
 
 def step_and_gradients(method: Any, batch: dict[str, Batch]) -> tuple[dict[str, Tensor], list[Tensor]]:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenhand.nets import NETS, Classifier, CosineHead, build_net, make_head, reads_text
+from evenhand.nets import NETS, CosineHead, HeadedNet, build_net, make_head, reads_text
 from evenhand.nets.cifar import BasicBlock, CifarResNet, shortcut_a
 from evenhand.nets.wide import WideBlock
 
 FOR_IMAGES = sorted(name for name in NETS if not reads_text(name) and not name.startswith("mlp"))
 
 
-def seeded(name: str, seed: int = 0, **options: object) -> Classifier:
+def seeded(name: str, seed: int = 0, **options: object) -> HeadedNet:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return build_net(name, **{"num_classes": 10, **options})  # type: ignore[arg-type]

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.errors import UserError
-from evenhand.nets import NETS, Classifier, build_net, reads_text
+from evenhand.nets import NETS, HeadedNet, build_net, reads_text
 from evenhand.nets.text import Block
 
 TEXT_NETS = sorted(name for name in NETS if reads_text(name))
 
 
-def seeded(name: str, **options: int) -> Classifier:
+def seeded(name: str, **options: int) -> HeadedNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return build_net(name, **{"num_classes": 3, "channels": 50, "width": 64, **options})  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
-from evenhand.nets import Classifier, build_net, load_weights
+from evenhand.nets import HeadedNet, build_net, load_weights
 
 
-def small(classes: int = 5, head: str = "linear") -> Classifier:
+def small(classes: int = 5, head: str = "linear") -> HeadedNet:
     return build_net("resnet8", num_classes=classes, head=head, width=4)  # type: ignore[arg-type]
 
 
@@ -26,7 +26,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 @pytest.fixture
-def trained() -> Classifier:
+def trained() -> HeadedNet:
     net = small()
     net(torch.randn(4, 3, 16, 16))  # moves the running statistics, so they are checked too
     return net
@@ -36,7 +36,7 @@ def wrapped(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {prefix + key: value for key, value in state.items()}
 
 
-def test_safetensors_round_trip(tmp_path: Path, trained: Classifier) -> None:
+def test_safetensors_round_trip(tmp_path: Path, trained: HeadedNet) -> None:
     save_file(trained.state_dict(), tmp_path / "w.safetensors")
     net = small()
     assert not same(net, trained)
@@ -46,7 +46,7 @@ def test_safetensors_round_trip(tmp_path: Path, trained: Classifier) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "backbone.", "module.backbone.", "_orig_mod.module."])
 @pytest.mark.parametrize("keys", [[], ["state_dict"], ["model"], ["model", "state_dict"]])
-def test_wrapped_torch_files(tmp_path: Path, trained: Classifier, prefix: str, keys: list[str]) -> None:
+def test_wrapped_torch_files(tmp_path: Path, trained: HeadedNet, prefix: str, keys: list[str]) -> None:
     content: dict = wrapped(trained.state_dict(), prefix)
     for key in keys:
         content = {"epoch": 3, key: content}
@@ -64,7 +64,7 @@ def test_a_name_of_the_network_is_not_stripped(tmp_path: Path) -> None:
     assert same(net, other)
 
 
-def test_files_without_batch_counters_load(tmp_path: Path, trained: Classifier) -> None:
+def test_files_without_batch_counters_load(tmp_path: Path, trained: HeadedNet) -> None:
     state = {k: v for k, v in trained.state_dict().items() if not k.endswith("num_batches_tracked")}
     torch.save(state, tmp_path / "old.pth")
     net = small()
@@ -74,7 +74,7 @@ def test_files_without_batch_counters_load(tmp_path: Path, trained: Classifier) 
 
 
 @pytest.mark.parametrize("other", [small(7), small(5, "cosine"), small(7, "cosine")])
-def test_another_head_is_dropped_only_when_asked(tmp_path: Path, trained: Classifier, other: Classifier) -> None:
+def test_another_head_is_dropped_only_when_asked(tmp_path: Path, trained: HeadedNet, other: HeadedNet) -> None:
     torch.save(trained.state_dict(), tmp_path / "w.pth")
     before = copy.deepcopy(other)
     with pytest.raises(UserError, match=r"do not fit: .*fc\..*skip_head=True") as caught:
@@ -87,14 +87,14 @@ def test_another_head_is_dropped_only_when_asked(tmp_path: Path, trained: Classi
     assert torch.equal(other.layer3[0].conv2.weight, trained.layer3[0].conv2.weight)
 
 
-def test_skip_head_ignores_a_head_of_another_name(tmp_path: Path, trained: Classifier) -> None:
+def test_skip_head_ignores_a_head_of_another_name(tmp_path: Path, trained: HeadedNet) -> None:
     state = {key.replace("fc.", "classifier."): value for key, value in trained.state_dict().items()}
     torch.save(state, tmp_path / "w.pth")
     net = small()
     assert load_weights(net, tmp_path / "w.pth", skip_head=True) == ["fc.weight", "fc.bias"]
 
 
-def test_another_network_names_the_first_three_of_each_kind(tmp_path: Path, trained: Classifier) -> None:
+def test_another_network_names_the_first_three_of_each_kind(tmp_path: Path, trained: HeadedNet) -> None:
     torch.save(trained.state_dict(), tmp_path / "w.pth")
     deeper = build_net("resnet14", num_classes=5, width=4)
     with pytest.raises(UserError) as caught:
@@ -112,7 +112,7 @@ def test_another_network_names_the_first_three_of_each_kind(tmp_path: Path, trai
         load_weights(wider, tmp_path / "w.pth", strict=False)
 
 
-def test_extra_entries_need_strict_false(tmp_path: Path, trained: Classifier) -> None:
+def test_extra_entries_need_strict_false(tmp_path: Path, trained: HeadedNet) -> None:
     torch.save({**trained.state_dict(), "queue": torch.ones(2)}, tmp_path / "w.pth")
     net = small()
     with pytest.raises(UserError, match=r"unexpected queue; .*strict=False"):
@@ -127,7 +127,7 @@ def test_nothing_in_common_is_an_error_even_when_lenient(tmp_path: Path) -> None
         load_weights(small(), tmp_path / "w.pth", strict=False)
 
 
-def test_two_networks_in_one_file(tmp_path: Path, trained: Classifier) -> None:
+def test_two_networks_in_one_file(tmp_path: Path, trained: HeadedNet) -> None:
     state = trained.state_dict()
     torch.save({**wrapped(state, "model."), **wrapped(state, "module.")}, tmp_path / "w.pth")
     with pytest.raises(UserError, match=r"name conv1.weight twice \(once as module.conv1.weight\)"):
@@ -158,7 +158,7 @@ def test_stray_bytes(tmp_path: Path, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
-def test_truncated_files(tmp_path: Path, trained: Classifier, name: str) -> None:
+def test_truncated_files(tmp_path: Path, trained: HeadedNet, name: str) -> None:
     path = tmp_path / name
     if path.suffix == ".pth":
         torch.save(trained.state_dict(), path)

@@ -24,7 +24,7 @@ from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Selected, Source, Stream, Streams
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError, did_you_mean
-from evenhand.nets import NETS, Classifier, build_net
+from evenhand.nets import NETS, HeadedNet, build_net
 from evenhand.nets.weights import load_weights
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -65,7 +65,7 @@ def _weights(network: str) -> tuple[str, Path]:
     return name, path
 
 
-def _frozen(name: str, weights: Path) -> Classifier:
+def _frozen(name: str, weights: Path) -> HeadedNet:
     with torch.random.fork_rng(devices=[]):
         net = build_net(name, num_classes=2)
     load_weights(net, weights, skip_head=True)
@@ -73,7 +73,7 @@ def _frozen(name: str, weights: Path) -> Classifier:
 
 
 @torch.no_grad()
-def _compute(stream: Stream, net: Classifier, side: int, label: str) -> Tensor:
+def _compute(stream: Stream, net: HeadedNet, side: int, label: str) -> Tensor:
     """(N, d) on a GPU if there is one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net, view, err = net.to(device), Pipeline([], *IMAGENET), Console(stderr=True)

@@ -26,7 +26,7 @@ from evenhand.data.sets.catalogue import obtain
 from evenhand.data.stream import Stream
 from evenhand.data.views.imageops import Interpolation
 from evenhand.errors import UserError
-from evenhand.nets import Classifier, load_weights
+from evenhand.nets import HeadedNet, load_weights
 from evenhand.nets.inception import blank, load_script
 
 
@@ -129,7 +129,7 @@ def annotator(method: Trained, name: str) -> Extractor:
 
     ``annotator(open_run(folder).method, "annotator RUN")``.
     """
-    net = cast(Classifier, method.judged())
+    net = cast(HeadedNet, method.judged())
 
     def run(x: Tensor) -> Embedded:
         features = net.features(method.data.eval_view(x, torch.Generator().manual_seed(0)))

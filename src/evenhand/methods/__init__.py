@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 METHODS = {
-    "classifier": "evenhand.methods.recognise.classifier:Classifier",
+    "classifier": "evenhand.methods.recognise.classifier:LongTailClassifier",
     "second-stage": "evenhand.methods.recognise.second_stage:SecondStage",
     "fixmatch": "evenhand.methods.unlabelled.fixmatch:FixMatch",
     "csst": "evenhand.methods.unlabelled.csst:CSST",

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from evenhand.data.sets.catalogue import DATASETS, obtain_weights
 from evenhand.methods.protocol import Progress
-from evenhand.nets import Classifier, HeadKind, build_net
+from evenhand.nets import HeadedNet, HeadKind, build_net
 from evenhand.nets.timm import PREFIX, TimmNet
 from evenhand.nets.weights import load_weights
 from evenhand.pieces import schedules
@@ -31,7 +31,7 @@ class Net(Settings):
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
     weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; '': none")
 
-    def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> Classifier:
+    def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> HeadedNet:
         fetched = self.name.startswith(PREFIX) and self.weights == "pretrained"
         net = build_net(
             self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,

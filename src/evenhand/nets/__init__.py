@@ -21,7 +21,7 @@ from functools import partial
 from evenhand.data.vocabulary import HF
 from evenhand.errors import did_you_mean
 from evenhand.nets.cifar import CifarResNet, LeNet, SmallCNN
-from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
+from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, make_head
 from evenhand.nets.imagenet import ImageNetResNet
 from evenhand.nets.mobilenet import MobileNetV2
 from evenhand.nets.text import TextMean, TextTransformer
@@ -31,9 +31,9 @@ from evenhand.nets.vit import VisionTransformer
 from evenhand.nets.weights import load_weights
 from evenhand.nets.wide import WideResNet
 
-__all__ = ["NETS", "Classifier", "CosineHead", "HeadKind", "build_net", "load_weights", "make_head", "reads_text"]
+__all__ = ["NETS", "CosineHead", "HeadKind", "HeadedNet", "build_net", "load_weights", "make_head", "reads_text"]
 
-NETS: dict[str, Callable[..., Classifier]] = {
+NETS: dict[str, Callable[..., HeadedNet]] = {
     "small-cnn": SmallCNN,
     "lenet": LeNet,
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (8, 14, 20, 32, 44, 56)},
@@ -65,7 +65,7 @@ def build_net(
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
     pretrained: bool | None = None,
-) -> Classifier:
+) -> HeadedNet:
     """The network ``name`` of ``NETS``, ``timm:NAME`` or ``hf:FOLDER``; None leaves an option at the network's default.
 
     ``width`` is the number of channels after the first layer (16 for small images, 64 for ImageNet), the length of a
@@ -75,7 +75,7 @@ def build_net(
     if name.startswith(HF):
         from evenhand.nets.hf import HFEncoder
 
-        make: Callable[..., Classifier] = partial(HFEncoder, name)
+        make: Callable[..., HeadedNet] = partial(HFEncoder, name)
     elif name.startswith(PREFIX):
         make = partial(TimmNet, name.removeprefix(PREFIX))
     elif name in NETS:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from evenhand.nets.heads import Classifier, make_head
+from evenhand.nets.heads import HeadedNet, make_head
 
 
-class Bottlenecked(Classifier):
+class Bottlenecked(HeadedNet):
     """``fc(bottleneck(backbone.features(x)))``: Linear, BatchNorm, ReLU to ``width`` features, then new classes.
 
     ``batchnorm=False`` leaves the normalisation out, for networks without any.
     """
 
-    def __init__(self, backbone: Classifier, width: int, num_classes: int, *, batchnorm: bool = True) -> None:
+    def __init__(self, backbone: HeadedNet, width: int, num_classes: int, *, batchnorm: bool = True) -> None:
         super().__init__(num_features=width)
         linear = nn.Linear(backbone.num_features, width)
         backbone.head = nn.Identity()  # type: ignore[misc, assignment]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -44,7 +44,7 @@ class BasicBlock(nn.Module):
         return F.relu_(out.add_(shortcut_a(x, self.outputs, self.stride)))
 
 
-class CifarResNet(Classifier):
+class CifarResNet(HeadedNet):
     """ResNet-(6n+2) with option-A shortcuts: three stages of ``width``, 2x, 4x channels, then the mean.
 
     ResNet-32 with ``width=16`` has 464,154 parameters for 10 classes (spec 04, 3.1). ``stem_stride=2``
@@ -84,7 +84,7 @@ def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential
     return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
 
 
-class SmallCNN(Classifier):
+class SmallCNN(HeadedNet):
     """Four convolutions with BatchNorm and ReLU, and the mean: made for 28x28 images on one core.
 
     The first three halve the image; the fourth lets each feature see all of it (31 pixels across).
@@ -105,7 +105,7 @@ class SmallCNN(Classifier):
         return self.layers(x).mean((2, 3))
 
 
-class LeNet(Classifier):
+class LeNet(HeadedNet):
     """Two 5x5 convolutions, each max-pooled, and a hidden layer, with ReLU; no BatchNorm (after LeCun et al. 1998).
 
     The network of the digits in domain adaptation: it keeps where things are, and has no statistics that another domain

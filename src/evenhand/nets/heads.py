@@ -36,7 +36,7 @@ class CosineHead(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-class Classifier(nn.Module, ABC):
+class HeadedNet(nn.Module, ABC):
     """A network that is ``head(features(x))``; subclasses build the layers and write ``features``.
 
     ``features(x)`` is (N, num_features), ``head`` maps it to (N, K) logits. The head is stored as ``fc``,

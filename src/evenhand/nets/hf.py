@@ -10,11 +10,11 @@ from torch import Tensor
 
 from evenhand.data.vocabulary import FIRST, PAD, UNKNOWN, hf_folder, hf_tokenizer, import_transformers
 from evenhand.errors import UserError
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 from evenhand.nets.text import masked_mean, unpadded
 
 
-class HFEncoder(Classifier):
+class HFEncoder(HeadedNet):
     """The encoder between its marks for begin and end, the mean of its last states, and a new head."""
 
     def __init__(self, name: str, *, num_classes: int, channels: int, head: HeadKind = "linear") -> None:

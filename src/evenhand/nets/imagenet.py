@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.nets.cifar import conv3x3
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 
 def conv1x1(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -67,7 +67,7 @@ LAYOUTS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int
 }
 
 
-class ImageNetResNet(Classifier):
+class ImageNetResNet(HeadedNet):
     """The ImageNet ResNet: 7x7 stem, four stages of ``width``, 2x, 4x, 8x planes, then the mean.
 
     Features: 512 for ResNet-18/34, 2048 for ResNet-50/101. ``zero_init_residual`` starts each block as

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
-from evenhand.nets.heads import Classifier
+from evenhand.nets.heads import HeadedNet
 
 Kernel = int | tuple[int, int]
 Step = tuple[int, Kernel] | tuple[int, Kernel, int]  # outputs, kernel, stride
@@ -78,7 +78,7 @@ class Mixed(nn.Module):
         return F.avg_pool2d(x, 3, 1, padding=1, count_include_pad=False)
 
 
-class FIDInception(Classifier):
+class FIDInception(HeadedNet):
     """``features(x)``: pool3, (N, 2048), of x (N, 3, 299, 299) in [-1, 1]; the head gives 1008 logits."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
+from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, make_head
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
@@ -31,7 +31,7 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.shortcut else self.conv(x)
 
 
-class MobileNetV2(Classifier):
+class MobileNetV2(HeadedNet):
     """17 inverted residuals between two convolutions (Sandler et al. 2018); 1280 features, stride 32.
 
     ``width`` is the number of channels after the first layer and scales all others.

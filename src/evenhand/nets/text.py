@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 LONGEST = 512
 
 
-class TextTransformer(Classifier):
+class TextTransformer(HeadedNet):
     """Word and position vectors, ``depth`` pre-norm blocks of attention and MLP, the mean over the words.
 
     One head for every 32 of ``width``. Padding is neither attended to nor averaged, so it changes nothing.
@@ -73,7 +73,7 @@ class Block(nn.Module):
         return self.proj(out.transpose(1, 2).reshape(n, length, width))
 
 
-class TextMean(Classifier):
+class TextMean(HeadedNet):
     """The mean of word vectors and one hidden layer: the order of words is lost, the speed is unmatched."""
 
     def __init__(

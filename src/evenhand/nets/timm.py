@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from evenhand.errors import UserError
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 PREFIX = "timm:"
 
 
-class TimmNet(Classifier):
+class TimmNet(HeadedNet):
     """``timm:NAME``: timm's network without its classes as backbone, pooled features, then ours.
 
     ``pretrained`` lets timm fetch its weights.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 
-class Perceptron(Classifier):
+class Perceptron(HeadedNet):
     """``depth`` hidden layers of ``width`` units, ReLU after each, BatchNorm before it if asked; x (N, channels)."""
 
     def __init__(

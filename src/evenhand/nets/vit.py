@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenhand.nets.heads import Classifier, CosineHead, HeadKind, make_head
+from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, make_head
 
 
 class Attention(nn.Module):
@@ -62,7 +62,7 @@ class PatchEmbed(nn.Module):
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
-class VisionTransformer(Classifier):
+class VisionTransformer(HeadedNet):
     """Patches and a class token through ``depth`` blocks; the features are the class token's, normalised.
 
     Positions are learned for images of ``size``; for others they are interpolated. An attention head has

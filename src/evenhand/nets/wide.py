@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.nets.cifar import conv3x3
-from evenhand.nets.heads import Classifier, HeadKind, make_head
+from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 SLOPE = 0.1
 # Slow running statistics, of one pace with the EMA of the weights (decay 0.999).
@@ -33,7 +33,7 @@ class WideBlock(nn.Module):
         return out.add_(self.shortcut(active) if self.shortcut else x)
 
 
-class WideResNet(Classifier):
+class WideResNet(HeadedNet):
     """WRN-28-k: four blocks in each of three stages with ``factor`` times 16, 32, 64 channels.
 
     LeakyReLU 0.1 throughout, He initialisation (fan out), head bias 0. WRN-28-2 has 1,467,610 parameters

@@ -21,7 +21,7 @@ from evenhand.run.tables import flatten, literal, merge, put, to_toml
 from evenhand.settings import Settings
 
 AnyMethod: Any = Annotated[
-    reduce(lambda a, b: a | b, (method_class(name).settings for name in METHODS)), Field(discriminator="name")
+    reduce(lambda a, b: a | b, (method_class(name).table for name in METHODS)), Field(discriminator="name")
 ]
 
 
@@ -205,7 +205,7 @@ def _table(model: type[BaseModel], path: list[str], method: str) -> list[str]:
     """The keys allowed at a path."""
     for part in path:
         if part == "method":
-            model = method_class(method).settings
+            model = method_class(method).table
             continue
         if part not in model.model_fields:
             continue  # a name that the user chose, as in expect.<metric>

@@ -116,7 +116,7 @@ def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tens
         labels = torch.arange(count) % len(gan.data.classes)
         return gan.sample(count, labels, generator=chance), labels
     images: Tensor = method.sample(count, generator=chance)  # type: ignore[attr-defined]
-    if isinstance(method, ClassBalancing) and method.set.trade_off:
+    if isinstance(method, ClassBalancing) and method.settings.trade_off:
         with torch.no_grad():
             signed = images.to(gan.device).float() / 127.5 - 1
             return images, torch.cat([method.classify(part).argmax(1) for part in signed.split(512)]).cpu()

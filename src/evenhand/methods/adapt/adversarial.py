@@ -22,7 +22,7 @@ from evenhand.data.stream import Streams
 from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets.bottleneck import Bottlenecked
-from evenhand.nets.heads import Classifier
+from evenhand.nets.heads import HeadedNet
 from evenhand.pieces.domain import (
     DomainDiscriminator,
     RandomisedMap,
@@ -52,7 +52,7 @@ class DomainAdversarialSettings(AdaptTable):
 class DomainAdversarial(Recogniser):
     """Two players: the classifier, and the discriminator (or rival) whose gradient reaches it reversed."""
 
-    settings: Any = DomainAdversarialSettings
+    table: Any = DomainAdversarialSettings
 
     def __init__(self, settings: AdaptTable, data: Data, *, seed: int, device: torch.device) -> None:
         s, K = settings, len(data.classes)
@@ -60,7 +60,7 @@ class DomainAdversarial(Recogniser):
             raise ValueError(f"batch = {s.batch} cannot be shared by {parallel.world()} processes alike; round it")
         if s.batch == 1 and s.adversary == "none" and not s.mcc:
             raise ValueError("batch = 1 leaves BatchNorm a single row without target images; give 2 or more")
-        self.set, self.data, self.seed, self.device = s, data, seed, device
+        self.settings, self.data, self.seed, self.device = s, data, seed, device
         self.net = _network(s, K, data.channels).to(device)
         self.player = s.optim.player(self.net, seed=seed, groups=_groups(s, self.net))
         d = self.net.num_features
@@ -82,14 +82,14 @@ class DomainAdversarial(Recogniser):
 
     @property
     def needs_target(self) -> bool:
-        return self.adversary is not None or self.set.mcc > 0
+        return self.adversary is not None or self.settings.mcc > 0
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         names = ("source", "target") if self.needs_target else ("source",)
-        return {name: Feed(name, self.set.batch, (self.data.train_view,)) for name in names}
+        return {name: Feed(name, self.settings.batch, (self.data.train_view,)) for name in names}
 
     def schedule(self, at: Progress) -> None:
-        s, self.at = self.set, at
+        s, self.at = self.settings, at
         s.optim.apply(self.player, at)
         if self.adversary is not None:
             (s.optim_d or s.optim).apply(self.adversary, at)
@@ -101,7 +101,7 @@ class DomainAdversarial(Recogniser):
         features, logits = self.forward(x)
         task, said = self.task_loss(x, logits, y)
         adversarial, heard = self.adversarial_loss(features, logits, len(y))
-        loss = task + self.set.trade_off * adversarial
+        loss = task + self.settings.trade_off * adversarial
         self.player.backward(loss)
         self.step()
         return {"loss": loss.detach(), **said, **heard}
@@ -123,7 +123,7 @@ class DomainAdversarial(Recogniser):
 
     def task_loss(self, x: Tensor, logits: Tensor, y: Tensor) -> tuple[Tensor, Scalars]:
         """All that is not adversarial: cross-entropy of the source rows, MCC of the target rows, VAT."""
-        s, n, K = self.set, len(y), logits.shape[1]
+        s, n, K = self.settings, len(y), logits.shape[1]
         source, target = logits[:n].float(), logits[n:].float()
         # Torch spreads its share over all K classes, the true one too; here the K - 1 wrong ones get `smoothing`.
         task = F.cross_entropy(source, y, label_smoothing=s.smoothing * K / (K - 1))
@@ -143,7 +143,7 @@ class DomainAdversarial(Recogniser):
         """What the adversary minimises and, through the reversed gradient, the features maximise; ``n`` source rows."""
         if self.adversary is None:
             return features.new_zeros(()), {}
-        s, said = self.set, {"reversal": torch.tensor(self.reversal)}
+        s, said = self.settings, {"reversal": torch.tensor(self.reversal)}
         probs = logits.detach().float().softmax(1)
         with self.player.autocast():
             if s.adversary == "mdd":
@@ -157,7 +157,7 @@ class DomainAdversarial(Recogniser):
 
     def _shown(self, features: Tensor, probs: Tensor) -> Tensor:
         """What the discriminator looks at."""
-        if self.set.adversary == "dann":
+        if self.settings.adversary == "dann":
             return features
         return self.map(features, probs) if self.map is not None else cdan_features(features, probs)
 
@@ -166,8 +166,8 @@ class DomainAdversarial(Recogniser):
         if self.adversary is not None:
             self.adversary.step()
         self.player.step()
-        due = self.set.average_every and (self.at.step + 1) % self.set.average_every == 0
-        if self.average is not None and due and self.at.fraction >= self.set.average_start:
+        due = self.settings.average_every and (self.at.step + 1) % self.settings.average_every == 0
+        if self.average is not None and due and self.at.fraction >= self.settings.average_start:
             self.average.update_parameters(self.net)
             feeds, seed = self.feeds(self.data.streams), mix(self.seed, "average", self.at.step)
             loaders = [Loader(self.data.streams[f.stream], f, seed=seed, device=self.device) for f in feeds.values()]
@@ -176,7 +176,7 @@ class DomainAdversarial(Recogniser):
 
     # what is learned
 
-    def judged(self) -> Classifier:
+    def judged(self) -> HeadedNet:
         """The network that predicts, in eval mode: the average once there is one."""
         averaged = self.average is not None and int(self.average.n_averaged) > 0
         net: Any = self.average.module.eval() if self.average is not None and averaged else self.player.judged()
@@ -195,7 +195,7 @@ class DomainAdversarial(Recogniser):
     def tell(self, x: Tensor) -> Tensor:
         """The discriminator's logits (N,) of "source" for raw samples, in eval mode."""
         if self.discriminator is None:
-            raise ValueError(f"adversary = '{self.set.adversary}' has no domain discriminator: use dann or cdan")
+            raise ValueError(f"adversary = '{self.settings.adversary}' has no domain discriminator: use dann or cdan")
         features = self.embed(x)
         return self.discriminator.eval()(self._shown(features, self.judged().head(features).softmax(1)))
 
@@ -220,12 +220,12 @@ class DomainAdversarial(Recogniser):
             self.average.load_state_dict(state["average"])
 
 
-def _network(s: AdaptTable, classes: int, channels: int) -> Classifier:
+def _network(s: AdaptTable, classes: int, channels: int) -> HeadedNet:
     net = s.net.build(classes, channels)
     return Bottlenecked(net, s.bottleneck, classes, batchnorm=s.bottleneck_batchnorm) if s.bottleneck else net
 
 
-def _groups(s: AdaptTable, net: Classifier) -> list[dict[str, Any]]:
+def _groups(s: AdaptTable, net: HeadedNet) -> list[dict[str, Any]]:
     """The backbone learns slower when it comes with weights."""
     factor = s.backbone_factor or (0.1 if s.net.weights else 1.0)
     new = nn.ModuleList([net.bottleneck, net.head] if isinstance(net, Bottlenecked) else [net.head])

@@ -71,8 +71,8 @@ class SDATSettings(AdaptTable):
 class SDAT(DomainAdversarial):
     """DomainAdversarial whose second pass, the one that counts, is taken at the worst weights nearby."""
 
-    settings = SDATSettings
-    set: SDATSettings
+    table = SDATSettings
+    settings: SDATSettings
 
     def __init__(self, settings: SDATSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
@@ -94,13 +94,13 @@ class SDAT(DomainAdversarial):
         super().schedule(at)
         if self.rho is None:
             self.rho = find_rho(self)
-        for climb, rho in ((self.task_climb, self.rho), (self.adversary_climb, self.set.rho_adversary)):
+        for climb, rho in ((self.task_climb, self.rho), (self.adversary_climb, self.settings.rho_adversary)):
             if climb is not None:
                 sam, net = climb
-                sam.rho = relative_radius(net.parameters(), rho) if self.set.rho_relative else rho
+                sam.rho = relative_radius(net.parameters(), rho) if self.settings.rho_relative else rho
 
     def update(self, batch: dict[str, Batch]) -> Scalars:
-        s, held = self.set, []
+        s, held = self.settings, []
         x, y = self.rows(batch)
         features, logits = self.forward(x)
         task, said = self.task_loss(x, logits, y)
@@ -124,7 +124,7 @@ class SDAT(DomainAdversarial):
 
     def _climbed(self, task: Tensor, features: Tensor, logits: Tensor, n: int) -> Tensor:
         """The loss along whose gradient the weights are perturbed; under ``task`` the discriminator is not even run."""
-        s = self.set
+        s = self.settings
         if s.smooth == "task":
             return task
         if s.smooth == "all":
@@ -139,7 +139,7 @@ class SDAT(DomainAdversarial):
                 if climb is not None:
                     sam, net = climb
                     parallel.average_gradients(net.parameters())
-                    stack.enter_context(sam.ascent(net if self.set.optim.freeze_bn else None))
+                    stack.enter_context(sam.ascent(net if self.settings.optim.freeze_bn else None))
             yield
 
     def _gradient(self, loss: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
@@ -160,7 +160,7 @@ class SDAT(DomainAdversarial):
 
 def find_rho(method: SDAT) -> float:
     """``pick_rho`` from the method's present weights, on source images alone; a function of weights, data and seed."""
-    s, data, seed = method.set, method.data, mix(method.seed, "rho")
+    s, data, seed = method.settings, method.data, mix(method.seed, "rho")
     alone = {"adversary": "none", "mcc": 0.0, "map_size": 0, "entropy": False, "average_every": 0}
     norm = float(relative_radius(method.net.parameters(), 1.0))
 

@@ -60,7 +60,7 @@ class ClassBalancingSettings(GANTable):
 class ClassBalancing:
     """A GAN, a frozen classifier, and the memory of what was drawn."""
 
-    settings = ClassBalancingSettings
+    table = ClassBalancingSettings
 
     def __init__(
         self, settings: ClassBalancingSettings, data: Data, *, seed: int, device: torch.device, classifier: Any = None,
@@ -70,7 +70,7 @@ class ClassBalancing:
         _sensible(settings, data.counts, classifier is not None)
         if classifier is not None:
             same_task(classifier, data, "classifier")
-        self.set = settings
+        self.settings = settings
         self.gan = GAN(settings, data, seed=seed, device=device, annotator=annotator)
         self.gan.labelled |= settings.rule == "classify"
         self.seen = EffectiveFrequency(K, settings.forget, settings.weight, floor=settings.floor)
@@ -93,7 +93,7 @@ class ClassBalancing:
         self.gan.schedule(at)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
-        gan, s = self.gan, self.set
+        gan, s = self.gan, self.settings
         for real, labels in gan.parts(batch["labelled"]):
             said = gan.discriminate(real, labels)
         fakes, asked = gan.generate(len(real), self._frequencies())
@@ -114,16 +114,16 @@ class ClassBalancing:
         return self.classifier.eval()(pixels * self.scale + self.shift).float() * self.logit_scale
 
     def _term(self, logits: Tensor, asked: Tensor | None) -> Tensor:
-        if self.set.rule == "classify":
+        if self.settings.rule == "classify":
             assert asked is not None
             return cross_entropy(logits, asked)
         K = logits.shape[1]
-        frequencies = torch.ones(K) if self.set.rule == "entropy" else self.seen.distribution
-        term = balance_loss(mean_prediction(logits), frequencies, normalise=self.set.form)
-        return term / K if self.set.form == "share" else term
+        frequencies = torch.ones(K) if self.settings.rule == "entropy" else self.seen.distribution
+        term = balance_loss(mean_prediction(logits), frequencies, normalise=self.settings.form)
+        return term / K if self.settings.form == "share" else term
 
     def _frequencies(self) -> Tensor | None:
-        return self.seen.distribution if self.set.labels == "inverse" else None
+        return self.seen.distribution if self.settings.labels == "inverse" else None
 
     def sample(self, count: int, labels: Tensor | None = None, *, generator: torch.Generator) -> Tensor:
         """Images, uint8 (N, C, H, W), by the averaged generator."""

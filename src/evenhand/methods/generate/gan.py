@@ -45,12 +45,12 @@ class GANSettings(GANTable):
 class GAN:
     """The generator's and the discriminator's half of a step, to be composed."""
 
-    settings = GANSettings
+    table = GANSettings
 
     def __init__(
         self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None
     ) -> None:
-        self.set, self.data, self.seed, self.device = settings, data, seed, device
+        self.settings, self.data, self.seed, self.device = settings, data, seed, device
         self.check(settings, data, [] if annotator is None else ["annotator"])
         if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
             warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
@@ -83,7 +83,7 @@ class GAN:
             settings.net.build(size[0], data.channels, len(data.classes), settings.condition)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        s, count = self.set, len(streams["labelled"])
+        s, count = self.settings, len(streams["labelled"])
         if count < s.d_steps:
             raise UserError(f"{count} training images are too few for method.d_steps = {s.d_steps}; lower it")
         half = (0.5,) * self.data.channels
@@ -95,8 +95,10 @@ class GAN:
         self.step = at.step
         self.noise = dice(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
         self.shake = dice(self.seed, "shake", at.step, parallel.rank())
-        if self.set.ema:
-            self.generator.ema = self.set.ema if at.step >= self.set.ema_start else 0.0  # 0: the copy is the net
+        if self.settings.ema:
+            self.generator.ema = (
+                self.settings.ema if at.step >= self.settings.ema_start else 0.0
+            )  # 0: the copy is the net
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         for real, labels in self.parts(batch["labelled"]):
@@ -106,12 +108,12 @@ class GAN:
 
     def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """The real images and labels of each discriminator step; strided, so that processes share as one would."""
-        for first in range(self.set.d_steps):
-            yield batch.x[first :: self.set.d_steps], batch.y[first :: self.set.d_steps]
+        for first in range(self.settings.d_steps):
+            yield batch.x[first :: self.settings.d_steps], batch.y[first :: self.settings.d_steps]
 
     def discriminate(self, real: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One discriminator step on a real batch and as many new fakes."""
-        s, player = self.set, self.discriminator
+        s, player = self.settings, self.discriminator
         player.net.train().requires_grad_(True)
         with torch.no_grad():
             fakes, asked = self.generate(len(real))
@@ -144,10 +146,10 @@ class GAN:
         with player.autocast():
             verdict = self._judgement(fakes, asked)
             of_real = None
-            if self.set.loss == "relativistic":
+            if self.settings.loss == "relativistic":
                 with torch.no_grad():
                     of_real = self._judgement(real, labels).score
-            loss = generator_loss(verdict.score, self.set.loss, of_real)
+            loss = generator_loss(verdict.score, self.settings.loss, of_real)
             if verdict.logits is not None and asked is not None:
                 loss = loss + cross_entropy(verdict.logits.float(), asked)
         return loss
@@ -159,8 +161,8 @@ class GAN:
         return {"generator": loss.detach(), "loss": loss.detach() + said["discriminator"]}
 
     def _judgement(self, images: Tensor, labels: Tensor | None) -> Verdict:
-        if self.set.diffaugment:
-            images = diffaugment(images, self.shake, self.set.diffaugment)
+        if self.settings.diffaugment:
+            images = diffaugment(images, self.shake, self.settings.diffaugment)
         verdict: Verdict = self.discriminator.net(images, labels)
         return verdict
 
@@ -204,11 +206,11 @@ class GAN:
             norm.train()
         chance = dice(self.seed, "standing")
         for _ in range(STANDING):
-            net(*self._draw(self.set.batch // parallel.world(), chance))
+            net(*self._draw(self.settings.batch // parallel.world(), chance))
         return net.eval()
 
     def judge(self, stream: Stream, *, batch: int = 512, frequencies: PerClass | None = None) -> dict[str, float]:
-        images, labels = self._exhibit(self.set.measure.judge_samples, "judge", frequencies)
+        images, labels = self._exhibit(self.settings.measure.judge_samples, "judge", frequencies)
         found = self.judged_by.scalars(images, labels, stream, batch=batch)
         if self.conditional:
             sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
@@ -220,7 +222,7 @@ class GAN:
     def examine(
         self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512, frequencies: PerClass | None = None
     ) -> dict[str, Any]:
-        images, labels = self._exhibit(self.set.measure.samples, "examine", frequencies)
+        images, labels = self._exhibit(self.settings.measure.samples, "examine", frequencies)
         found = self.judged_by.table(images, labels, stream, groups, batch=batch)
         norms = self.spectral_norms() if self.conditional else {}
         return found | {name: table.tolist() for name, table in norms.items()}

@@ -45,12 +45,12 @@ class GSRSettings(GANTable):
 class GroupSpectral:
     """A conditional GAN whose class parameters are kept from exploding."""
 
-    settings = GSRSettings
+    table = GSRSettings
 
     def __init__(
         self, settings: GSRSettings, data: Data, *, seed: int, device: torch.device, annotator: Any = None
     ) -> None:
-        self.set = settings
+        self.settings = settings
         self.gan = GAN(settings, data, seed=seed, device=device, annotator=annotator)
         self.counts = torch.tensor(data.counts, dtype=torch.float64, device=device)
         self.vectors: dict[str, Tensor] = {}  # of the power iteration, warm from step to step
@@ -69,15 +69,15 @@ class GroupSpectral:
             said = gan.discriminate(real, labels)
         fakes, asked = gan.generate(len(real))
         loss = gan.fooling_loss(fakes, asked, real, labels)
-        if not self.set.strength:
+        if not self.settings.strength:
             return said | gan.improve(loss, said)
         penalty = self._penalty()
-        said |= gan.improve(loss + self.set.strength * penalty, said)
+        said |= gan.improve(loss + self.settings.strength * penalty, said)
         return said | {"penalty": penalty.detach()}
 
     def _penalty(self) -> Tensor:
         """Of all classes, not only those of the batch."""
-        s = self.set
+        s = self.settings
         gains, biases = conditional_parameters(self.gan.generator.net)
         if s.rule == "gsrip":
             return gsrip_loss(gains, biases, self.counts, alpha=s.alpha, form=s.form)

@@ -46,7 +46,7 @@ class Judge:
     """Compares drawn images, uint8 (N, C, H, W), with a stream of real ones."""
 
     def __init__(self, settings: Measure, data: Data, by: Any, device: torch.device) -> None:
-        self.set, self.data = settings, data
+        self.settings, self.data = settings, data
         self.annotator = None if by is None else annotator(by, "annotator")
         if by is not None:
             same_task(by, data, "annotator")
@@ -86,7 +86,7 @@ class Judge:
         real, (features, logits) = self._real(stream, batch), self._embed(images, batch)
         found = measure_generator(
             real.features, features, stream.labels, labels, num_classes=K, fake_logits=logits,
-            features=self.extractor.name, resize=self.extractor.resize, k=self.set.neighbours,
+            features=self.extractor.name, resize=self.extractor.resize, k=self.settings.neighbours,
             reference=f"{stream.name}, {len(stream)} images",
         )  # fmt: skip
         found["features_digest"] = self.extractor.digest()
@@ -132,12 +132,12 @@ class Judge:
 
     def _warn_of_collapse(self, patterns: PerClassShare) -> list[int]:
         """The classes whose drawn images are much alike, which are named aloud."""
-        collapsed = [k for k, value in enumerate(patterns) if value is not None and value < self.set.alarm]
+        collapsed = [k for k, value in enumerate(patterns) if value is not None and value < self.settings.alarm]
         if collapsed:
             worst = sorted(collapsed, key=lambda k: patterns[k] or 0.0)
             _warn(
                 f"drawn images of class {_named(worst, patterns, self.data.classes)} are much alike: they show below "
-                f"{self.set.alarm:g} of the patterns of as many real ones; mode collapse?"
+                f"{self.settings.alarm:g} of the patterns of as many real ones; mode collapse?"
             )
         return collapsed
 

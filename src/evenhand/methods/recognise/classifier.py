@@ -65,13 +65,13 @@ class ClassifierSettings(Settings):
         return self
 
 
-class Classifier(Recogniser):
+class LongTailClassifier(Recogniser):
     """One network, one optimiser, one weighted loss."""
 
-    settings = ClassifierSettings
+    table = ClassifierSettings
 
     def __init__(self, settings: ClassifierSettings, data: Data, *, seed: int, device: torch.device) -> None:
-        self.set, self.data = settings, data
+        self.settings, self.data = settings, data
         head: HeadKind = "cosine" if settings.loss == "ldam" else "linear"
         self.net = settings.net.build(len(data.classes), data.channels, head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
@@ -85,11 +85,11 @@ class Classifier(Recogniser):
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         labels = streams["labelled"].labels
         assert labels is not None
-        weights = sampling_weights(self.set.sampling, labels, self.data.counts, self.set.beta)
-        return {"labelled": Feed("labelled", self.set.batch, (self.data.train_view,), weights)}
+        weights = sampling_weights(self.settings.sampling, labels, self.data.counts, self.settings.beta)
+        return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}
 
     def schedule(self, at: Progress) -> None:
-        s = self.set
+        s = self.settings
         s.optim.apply(self.player, at)
         if s.weighting != "none":
             start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)
@@ -99,10 +99,10 @@ class Classifier(Recogniser):
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         x, target = batch["labelled"].x, batch["labelled"].y
-        if self.set.mixup:
-            x, target = mixup(x, target, self.set.mixup, self.chance, len(self.counts))
+        if self.settings.mixup:
+            x, target = mixup(x, target, self.settings.mixup, self.chance, len(self.counts))
         self.net.train()
-        optimizer, parts = self.player.optimizer, self.set.optim.accumulate
+        optimizer, parts = self.player.optimizer, self.settings.optim.accumulate
         if isinstance(optimizer, LPFSGD):
             loss = self._gradient(x, target, optimizer.parts, optimizer.perturbed)
         else:
@@ -131,12 +131,12 @@ class Classifier(Recogniser):
 
     def _mass(self, target: Tensor) -> Tensor:
         """What each sample weighs in the mean: focal and influence-balanced losses divide by the batch size."""
-        if self.set.loss == "focal" or self.influence:
+        if self.settings.loss == "focal" or self.influence:
             return torch.ones(len(target), device=target.device)
         return target @ self.weights if target.is_floating_point() else self.weights[target]
 
     def _loss(self, x: Tensor, target: Tensor) -> Tensor:
-        s = self.set
+        s = self.settings
         features = self.net.features(x)  # (N, d)
         logits = self.net.head(features)  # (N, K)
         if self.influence:
@@ -166,7 +166,7 @@ class Classifier(Recogniser):
     @property
     def logit_scale(self) -> float:
         """Cosine logits mean little until they are scaled as in training."""
-        return self.set.scale if self.set.loss == "ldam" else 1.0
+        return self.settings.scale if self.settings.loss == "ldam" else 1.0
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -23,7 +23,7 @@ from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
-from evenhand.nets import Classifier
+from evenhand.nets import HeadedNet
 from evenhand.pieces import losses
 from evenhand.randomness import dice
 from evenhand.settings import Settings
@@ -62,19 +62,19 @@ class ScaledHead(nn.Module):
 class SecondStage(Recogniser):
     """Frozen features, a new or rescaled head."""
 
-    settings = SecondStageSettings
+    table = SecondStageSettings
 
     def __init__(
         self, settings: SecondStageSettings, data: Data, *, seed: int, device: torch.device, first: Any = None
     ) -> None:
         if first is None:
             raise UserError("method 'second-stage' needs a first run: set needs.first to a recipe or a run's folder")
-        self.set, self.data = settings, data
+        self.settings, self.data = settings, data
         self.logit_scale: float = first.logit_scale
         if first.data.counts != data.counts:
             raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
-        self.net: Classifier = copy.deepcopy(first.judged()).requires_grad_(False)
+        self.net: HeadedNet = copy.deepcopy(first.judged()).requires_grad_(False)
         self.net.head = self._new_head(self.net.head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
 
@@ -83,13 +83,13 @@ class SecondStage(Recogniser):
         K, d = weight.shape
         if len(self.counts) != K:
             raise UserError(f"the first run knows {K} classes, the data have {len(self.counts)}; use the same data")
-        if self.set.rule in ("crt", "tau-norm"):
+        if self.settings.rule in ("crt", "tau-norm"):
             self.logit_scale = 1.0  # a plain linear head replaces the cosine one
-        if self.set.rule == "crt":
+        if self.settings.rule == "crt":
             return nn.Linear(d, K)
-        if self.set.rule == "tau-norm":
+        if self.settings.rule == "tau-norm":
             plain = nn.Linear(d, K)
-            plain.weight.data = weight / weight.norm(dim=1, keepdim=True) ** self.set.tau
+            plain.weight.data = weight / weight.norm(dim=1, keepdim=True) ** self.settings.tau
             plain.bias.data.zero_()
             return plain
         return ScaledHead(head, K)
@@ -98,26 +98,26 @@ class SecondStage(Recogniser):
         labels = streams["labelled"].labels
         assert labels is not None
         weights = sampling_weights("class-balanced", labels, self.data.counts, 0.0)
-        return {"labelled": Feed("labelled", self.set.batch, (self.data.train_view,), weights)}
+        return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}
 
     def schedule(self, at: Progress) -> None:
-        self.set.optim.apply(self.player, at)
+        self.settings.optim.apply(self.player, at)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         x, y = batch["labelled"].x, batch["labelled"].y
         net = self.net.eval()
-        if self.set.rule == "mislas":
+        if self.settings.rule == "mislas":
             net.train()  # shifted BatchNorm: statistics follow the balanced sampling, weights stay
         with self.player.autocast():
             with torch.no_grad():
                 features = net.features(x)
             logits = net.head(features).float() * self.logit_scale
-        if self.set.rule == "mislas":
-            s = self.set
+        if self.settings.rule == "mislas":
+            s = self.settings
             loss = losses.label_aware_smoothing_loss(logits, y, self.counts, head=s.smooth_head, tail=s.smooth_tail)
         else:
             loss = nn.functional.cross_entropy(logits, y)
-        if self.set.rule != "tau-norm":
+        if self.settings.rule != "tau-norm":
             self.player.backward(loss * parallel.share(torch.tensor(float(len(y)), device=x.device)))
             self.player.step()
         return {"loss": loss.detach()}

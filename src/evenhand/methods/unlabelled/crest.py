@@ -42,15 +42,15 @@ class CReSTSettings(FixMatchTable):
 class CReST(FixMatch):
     """FixMatch whose labelled loss covers the samples taken over so far."""
 
-    settings = CReSTSettings
+    table = CReSTSettings
+    settings: CReSTSettings
 
     def __init__(self, settings: CReSTSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        self.crest = settings
         self.added = torch.full((len(data.streams["unlabelled"]),), -1, device=device)  # label taken over, or -1
 
     def schedule(self, at: Progress) -> None:
-        s = self.crest
+        s = self.settings
         length = math.ceil(at.total_steps / s.generations)
         generation, inside = divmod(at.step, length)
         if generation and inside == 0:
@@ -62,13 +62,13 @@ class CReST(FixMatch):
     def _take_over(self, generation: int) -> None:
         """Add the most confident of each class, then begin with fresh weights."""
         probs = predict_all(self.predict, self.data.streams["unlabelled"]).softmax(1)
-        picked = pick_per_class(probs, crest_rates(self.data.counts, self.crest.alpha))
+        picked = pick_per_class(probs, crest_rates(self.data.counts, self.settings.alpha))
         self.added = torch.full_like(self.added, -1)
         self.added[picked.to(self.added.device)] = probs[picked].argmax(1).to(self.added.device)
         added, device = self.added, self.player.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(mix(self.seed, "weights", generation))
-            super().__init__(self.crest, self.data, seed=self.seed, device=device)
+            super().__init__(self.settings, self.data, seed=self.seed, device=device)
         self.added = added
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:

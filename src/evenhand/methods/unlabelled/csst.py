@@ -68,11 +68,11 @@ class CSSTSettings(SelfTrainingTable):
 class CSST(SelfTraining):
     """Gain, hybrid loss, KL mask; validation moves the multipliers inside ``schedule``."""
 
-    settings = CSSTSettings
+    table = CSSTSettings
+    settings: CSSTSettings
 
     def __init__(self, settings: CSSTSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        self.set = settings
         self.parts = _validation(data, settings.feedback_parts)
         self.pursue(_objective(settings, data))
 
@@ -90,9 +90,9 @@ class CSST(SelfTraining):
         self.gain = objective.gain(self.duals, self.confusion)
 
     def schedule(self, at: Progress) -> None:
-        self.set.optim.apply(self.player, at)
-        if at.step % self.set.feedback_every == 0:
-            self._listen(at.step // self.set.feedback_every)
+        self.settings.optim.apply(self.player, at)
+        if at.step % self.settings.feedback_every == 0:
+            self._listen(at.step // self.settings.feedback_every)
 
     def _listen(self, turn: int) -> None:
         """Validation by the averaged network -> confusion matrix -> multipliers -> gain."""
@@ -115,7 +115,7 @@ class CSST(SelfTraining):
     @torch.no_grad()
     def pseudo_labels(self, weak: Tensor) -> tuple[Tensor, Tensor]:
         """Targets, (N,) or under UDA (N, K), and which of them count: unadjusted outputs against the optimum."""
-        s = self.set
+        s = self.settings
         probs = weak.softmax(1)
         target = sharpen(probs, s.temperature) if s.consistency == "uda" else probs.argmax(1)
         if s.mask == "confidence":

@@ -66,11 +66,11 @@ class FixMatchSettings(FixMatchTable):
 class FixMatch(SelfTraining):
     """Pseudo-labels from the weak view, learnt on the strong one."""
 
-    settings: Any = FixMatchSettings
+    table: Any = FixMatchSettings
+    settings: FixMatchTable
 
     def __init__(self, settings: FixMatchTable, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        self.set = settings
         K, M = len(data.classes), len(data.streams["unlabelled"]) if settings.unlabelled_weight else 0
         self.flex = FlexThresholds(M, K, settings.threshold) if settings.thresholds == "flexmatch" else None
         self.wanted = self.priors  # (K,) what alignment aims at
@@ -83,7 +83,7 @@ class FixMatch(SelfTraining):
             raise UserError("refine = 'estimated' needs a val stream: set data.val_per_class, or refine = 'labelled'")
 
     def schedule(self, at: Progress) -> None:
-        s = self.set
+        s = self.settings
         s.optim.apply(self.player, at)
         start = milestone(s.refine_start, at.epochs) * at.steps_per_epoch
         self.refines = s.refine != "none" and at.step >= start
@@ -105,14 +105,14 @@ class FixMatch(SelfTraining):
         return self.learn(labelled, consistency) | self.watch(target, kept)
 
     def labelled_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        if self.set.loss == "la":
+        if self.settings.loss == "la":
             return logit_adjusted_loss(logits, y, self.priors)
         return cross_entropy(logits, y)
 
     @torch.no_grad()
     def pseudo_labels(self, weak: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Targets, (N,) or under UDA (N, K), and which of them count."""
-        s = self.set
+        s = self.settings
         probs = weak.softmax(1)
         if s.align:
             self.predicted = torch.lerp(parallel.mean(probs.mean(0)), self.predicted, ALIGNED)

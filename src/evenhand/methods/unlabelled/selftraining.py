@@ -63,23 +63,23 @@ class SelfTrainingTable(Settings):
 class SelfTraining(Recogniser):
     """The network, its passes, its predictions and the share of pseudo-labels kept."""
 
-    def __init__(self, table: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
-        self.table, self.data, self.seed = table, data, seed
-        if table.unlabelled_weight:
+    def __init__(self, settings: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
+        self.settings, self.data, self.seed = settings, data, seed
+        if settings.unlabelled_weight:
             _check_unlabelled(data)
-        self.net = table.net.build(len(data.classes), data.channels).to(device)
-        self.player = table.optim.player(self.net, seed=seed)
+        self.net = settings.net.build(len(data.classes), data.channels).to(device)
+        self.player = settings.optim.player(self.net, seed=seed)
         counts = torch.tensor(data.counts, device=device).float()
         self.priors = counts / counts.sum()  # (K,)
         self.tally = torch.zeros(2, len(counts), device=device)  # lately: pseudo-labels of each class; those kept
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         """Draws with replacement (spec 06, training loop, step 2)."""
-        t, data = self.table, self.data
-        feeds = {"labelled": Feed("labelled", t.batch, (data.train_view,), torch.ones(len(streams["labelled"])))}
-        if t.unlabelled_weight:
+        s, data = self.settings, self.data
+        feeds = {"labelled": Feed("labelled", s.batch, (data.train_view,), torch.ones(len(streams["labelled"])))}
+        if s.unlabelled_weight:
             views, even = (data.train_view, data.strong_view), torch.ones(len(streams["unlabelled"]))
-            feeds["unlabelled"] = Feed("unlabelled", t.unlabelled_ratio * t.batch, views, even)
+            feeds["unlabelled"] = Feed("unlabelled", s.unlabelled_ratio * s.batch, views, even)
         return feeds
 
     def passes(self, batch: dict[str, Batch]) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +93,7 @@ class SelfTraining(Recogniser):
         x = batch["labelled"].x
         weak, strong = batch["unlabelled"].views if "unlabelled" in batch else (x[:0], x[:0])
         with self.player.autocast():
-            if self.table.one_pass:
+            if self.settings.one_pass:
                 logits = net(torch.cat([x, weak, strong])).float()
                 first, guess, last = logits.split([len(x), len(weak), len(strong)])
                 return first, guess, last
@@ -104,11 +104,11 @@ class SelfTraining(Recogniser):
 
     def learn(self, labelled: Tensor, consistency: Tensor) -> dict[str, Tensor]:
         """One step on ``labelled + unlabelled_weight * consistency``."""
-        loss = labelled + self.table.unlabelled_weight * consistency
+        loss = labelled + self.settings.unlabelled_weight * consistency
         self.player.backward(loss)
         self.player.step()
         said = {"loss": loss.detach(), "labelled_loss": labelled.detach()}
-        return said | {"consistency_loss": consistency.detach()} if self.table.unlabelled_weight else said
+        return said | {"consistency_loss": consistency.detach()} if self.settings.unlabelled_weight else said
 
     def watch(self, target: Tensor, kept: Tensor) -> dict[str, Tensor]:
         """Count what was kept, by pseudo-class (the largest of a soft label)."""
@@ -126,7 +126,7 @@ class SelfTraining(Recogniser):
         found = evaluate(self.predict, stream, batch=batch)
         C, (seen, kept) = found.confusion, self.tally
         traces = {"recall": recalls(C), "coverage": coverages(C)}
-        if self.table.unlabelled_weight:
+        if self.settings.unlabelled_weight:
             traces["kept"] = kept / seen.clamp_min(1e-6)
         return found.scalars() | self.traces(traces)
 
