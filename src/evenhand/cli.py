@@ -151,7 +151,7 @@ def measure(
     from evenhand.errors import UserError
     from evenhand.report.tables import load_run, per_class_table
     from evenhand.report.terminal import print_tables
-    from evenhand.run.runs import measure as measure_run
+    from evenhand.run.measuring import measure as measure_run
     from evenhand.run.samples import classifier_score
 
     if cas is not None and split != "test":

@@ -9,7 +9,8 @@ with 1/R of the batch each compute what one process computes with the joint batc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,6 +58,11 @@ def world() -> int:
 def is_writer() -> bool:
     """Whether this process writes files and draws progress."""
     return rank() == 0
+
+
+@contextmanager
+def first_on_machine() -> Iterator[None]:
+    yield
 
 
 def barrier() -> None:

@@ -15,15 +15,24 @@ from pathlib import Path
 
 import torch
 
-from evenhand.data.frame import join, reframe
 from evenhand.data.sets import catalogue, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
-from evenhand.data.sources.classes import few, shared_classes
-from evenhand.data.sources.files import SUFFIXES, Files, existing, folders_in, images_in, natural
+from evenhand.data.sources.classes import shared_classes
+from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.paths import (
+    SPLITS,
+    SUFFIXES,
+    existing,
+    few,
+    folders_in,
+    images_in,
+    natural,
+    read_text,
+    relative_names,
+)
 from evenhand.data.sources.published import read_image_list
-from evenhand.data.sources.texts import holds_text
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Stream, Streams, join
 from evenhand.errors import UserError, did_you_mean
 
 
@@ -37,7 +46,7 @@ def read_domains(settings: DataSettings) -> Streams:
     if settings.by_frequency:
         raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
     domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
-    if any(holds_text(part.source) for parts in domains.values() for part in parts.values()):
+    if any(part.kind == "texts" for parts in domains.values() for part in parts.values()):
         raise UserError("data.target adapts between domains of images; leave it out to train on texts")
     for name, parts in domains.items():
         needed = ("train", "all", "test", "unlabelled") if name == settings.target else ("train", "all", "val")
@@ -109,7 +118,7 @@ def _parts_of(settings: DataSettings) -> Streams:
         return catalogue.load(settings.set)
     if settings.root is None and settings.set.lower().endswith(".csv"):
         table = existing(settings.set)
-        rows = csv.DictReader(io.StringIO(formats.read_text(table), newline=""), skipinitialspace=True)
+        rows = csv.DictReader(io.StringIO(read_text(table), newline=""), skipinitialspace=True)
         labels = {(row.get("label") or "").strip() for row in rows} - {""}
         # All labels are classes here, so that only domains in use need the same; see _agree.
         parts = _read(table, settings, settings.size, sorted(labels, key=natural) or None)
@@ -155,8 +164,10 @@ def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:
     mode = "L" if settings.grey else "RGB"
     rows = [(file, None) for file in images_in(folder)]
     if settings.skip_unreadable:
-        rows = formats.readable(rows, mode)
-    return Stream(formats.hold(Files([file for file, _ in rows], size=size or 224, mode=mode)), None, (), folder.name)
+        rows = readable(rows, mode)
+    paths = [file for file, _ in rows]
+    files = Files(paths, size=size or 224, mode=mode, names=relative_names(paths, folder))
+    return Stream(files.held(), None, (), folder.name)
 
 
 def _list(name: str, settings: DataSettings) -> Stream:
@@ -167,7 +178,7 @@ def _list(name: str, settings: DataSettings) -> Stream:
 
 
 def _domains_of(parts: Streams) -> list[str]:
-    known = (*formats.SPLITS, "all")
+    known = (*SPLITS, "all")
     return list(dict.fromkeys(domain for key in parts if (domain := key.partition("/")[0]) not in known))
 
 
@@ -209,7 +220,7 @@ def _conform(part: Stream, classes: tuple[str, ...], side: int, channels: int) -
         kept = (labels >= 0).nonzero()[:, 0]
         if len(kept) < len(labels):
             part, labels = part.subset(kept), labels[kept]
-    return Stream(reframe(part.source, side, channels), labels, classes, part.name)
+    return Stream(part.samples.framed(side, channels), labels, classes, part.name)
 
 
 # the same frame

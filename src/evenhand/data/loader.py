@@ -6,9 +6,9 @@ not depend on the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,12 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from evenhand import parallel
 from evenhand.data.samplers import Shuffled, Weighted
-from evenhand.data.stream import Memory, Stream
+from evenhand.data.stream import Stream, Streams
+from evenhand.data.views.view import View
 from evenhand.errors import UserError
 from evenhand.randomness import dice, mix
-
-View = Callable[[Tensor, torch.Generator], Tensor]
-"""Raw samples -> normalised floats of the same shape; draws from the given CPU generator."""
 
 
 class Picks(Protocol):
@@ -41,7 +39,7 @@ class Feed:
     cropped at random while they are decoded, unless a view crops them so itself or ``whole`` asks for the centre.
     """
 
-    stream: str
+    stream: str | Stream
     batch: int
     views: tuple[View, ...]
     weights: Tensor | None = None
@@ -50,29 +48,32 @@ class Feed:
 
     @property
     def random_frame(self) -> bool:
-        return not (self.whole or any(getattr(view, "reframes", False) for view in self.views))
+        return not (self.whole or any(view.reframes for view in self.views))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's samples: a tensor for each view, labels unless the stream hides them, and their indices."""
+    """One step's samples as each view shows them, with the target as that view moved it, and their indices.
 
-    views: tuple[Tensor, ...]
-    labels: Tensor | None
+    A target is None where the stream hides it.
+    """
+
+    views: tuple[Any, ...]
+    targets: tuple[Any, ...]
     indices: Tensor
 
     @property
-    def x(self) -> Tensor:
+    def x(self) -> Any:
         return self.views[0]
 
     @property
-    def y(self) -> Tensor:
-        if self.labels is None:
+    def y(self) -> Any:
+        if self.targets[0] is None:
             raise ValueError("this stream has no labels: feed a labelled stream to a step that needs them")
-        return self.labels
+        return self.targets[0]
 
 
-class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
+class _Steps(Dataset[Any]):
     """Step number -> raw batch, so that a worker makes whole batches in any order.
 
     A UserError is returned, because torch would add a worker's traceback to the message of one that is raised.
@@ -82,7 +83,7 @@ class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
         self.stream, self.picks, self.seed, self.random_frame = stream, picks, seed, random_frame
         self.rank = parallel.rank()
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor] | UserError:
+    def __getitem__(self, step: int) -> tuple[Any, Tensor] | UserError:
         indices = self.picks.batch(step)
         try:
             chance = dice(self.seed, "frame", step, self.rank) if self.random_frame else None
@@ -94,21 +95,24 @@ class _Steps(Dataset[tuple[Tensor, Tensor] | UserError]):
 class Loader:
     """Endless batches of one feed, from any step on."""
 
-    def __init__(self, stream: Stream, feed: Feed, *, seed: int, device: torch.device, workers: int = 0) -> None:
+    def __init__(
+        self, streams: Streams | Stream, feed: Feed, *, seed: int, device: torch.device, workers: int = 0
+    ) -> None:
+        stream, name = _stream(streams, feed)
         if len(stream) == 0:
-            raise ValueError(f"stream '{feed.stream}' is empty: give it at least one sample")
+            raise ValueError(f"stream '{name}' is empty: give it at least one sample")
         place = {"rank": parallel.rank(), "world": parallel.world()}
-        seed = mix(seed, feed.stream)
+        seed = mix(seed, name)
         if feed.picks is not None:
             self.picks: Picks = feed.picks
         elif feed.weights is not None:
             if len(feed.weights) != len(stream):
-                raise ValueError(f"{len(feed.weights)} sampling weights for {len(stream)} samples of '{feed.stream}'")
+                raise ValueError(f"{len(feed.weights)} sampling weights for {len(stream)} samples of '{name}'")
             self.picks = Weighted(feed.weights, feed.batch, seed, **place)
         else:
             self.picks = Shuffled(len(stream), feed.batch, seed, **place)
         self.stream, self.feed, self.seed, self.device = stream, feed, seed, device
-        self.workers = 0 if isinstance(stream.source, Memory) else workers
+        self.workers = workers if stream.samples.decodes else 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -127,12 +131,28 @@ class Loader:
         for step, made in enumerate(raw, start):
             if isinstance(made, UserError):
                 raise made
-            images, indices = made
-            images = images.to(self.device, non_blocking=True)
-            chance = dice(self.seed, "augment", step, parallel.rank())
-            labels = self.stream.labels
-            yield Batch(
-                tuple(view(images, chance) for view in self.feed.views),
-                None if labels is None else labels[indices].to(self.device, non_blocking=True),
-                indices,
-            )
+            samples, indices = made
+            truth = None if self.stream.truth is None else moved(self.stream.truth.of(indices), self.device)
+            samples, chance = moved(samples, self.device), dice(self.seed, "augment", step, parallel.rank())
+            seen = [view.see(samples, truth, chance) for view in self.feed.views]
+            yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Tensors to the device, in lists and named tuples too."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if hasattr(value, "_fields"):
+        return type(value)(*(moved(part, device) for part in value))
+    return [moved(part, device) for part in value]
+
+
+def _stream(streams: Streams | Stream, feed: Feed) -> tuple[Stream, str]:
+    """The stream a feed speaks of: one it brings itself, or one of those there are, by name."""
+    if isinstance(feed.stream, Stream):
+        return feed.stream, feed.stream.name
+    if isinstance(streams, Stream):
+        return streams, feed.stream
+    if feed.stream not in streams:
+        raise UserError(f"the method needs a stream '{feed.stream}'; the data give: {', '.join(sorted(streams))}")
+    return streams[feed.stream], feed.stream

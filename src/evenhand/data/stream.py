@@ -1,128 +1,90 @@
-"""Streams: named samples with class names and counts, wherever they live."""
+"""Streams: named samples with their target and class names, wherever they live."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenhand.data.sources.source import Kind, Memory, Source, joined
+from evenhand.data.target import Classes, Target
 from evenhand.errors import UserError
 
-
-class Source(Protocol):
-    """Where samples live: memory, files, or somebody's ``Dataset``."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Samples on the CPU, as ``Memory`` holds them; a generator asks for training-time random framing."""
-        ...
-
-    def identity(self) -> Iterable[bytes]:
-        """What the digest hashes, sample by sample: content or name."""
-        ...
-
-
-class Memory:
-    """Samples held as one tensor: uint8 images (N, C, H, W), float32 vectors (N, d) or int64 tokens (N, L)."""
-
-    def __init__(self, samples: Tensor) -> None:
-        if (samples.dtype, samples.ndim) not in ((torch.uint8, 4), (torch.float32, 2), (torch.int64, 2)):
-            raise ValueError(
-                f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
-                "0..255, vectors as float32 (N, d) or tokens as int64 (N, L)"
-            )
-        self.samples = samples.contiguous()
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.samples.index_select(0, indices)
-
-    def identity(self) -> Iterable[bytes]:
-        yield self.samples.numpy().tobytes()
-
-
-@dataclass(frozen=True)
-class Selected:
-    """Some samples of another source, in a given order."""
-
-    source: Source
-    indices: Tensor
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.source.fetch(self.indices[indices], generator)
-
-    def identity(self) -> Iterable[bytes]:
-        yield self.indices.numpy().tobytes()
-        yield from self.source.identity()
+__all__ = ["Memory", "Source", "Stream", "Streams", "join"]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Samples with class names; ``labels`` is None where training must not know them."""
+    """Samples with class names; ``target`` is None where training must not know it. Labels (N,) stand for Classes."""
 
-    source: Source
-    labels: Tensor | None
+    samples: Source
+    target: Target | Tensor | None
     classes: tuple[str, ...]
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.labels is None:
+        if isinstance(self.target, Tensor):
+            object.__setattr__(self, "target", Classes(self.target))
+        if self.truth is None:
             return
-        if len(self.labels) != len(self.source):
-            raise UserError(f"stream '{self.name}': {len(self.labels)} labels for {len(self.source)} samples")
-        outside = (self.labels < 0) | (self.labels >= len(self.classes))
-        if outside.any():
-            at = int(outside.nonzero()[0])
-            raise UserError(
-                f"stream '{self.name}': label {int(self.labels[at])} of sample {at} is outside "
-                f"0..{len(self.classes) - 1}; renumber the labels or name every class"
-            )
+        if len(self.truth) != len(self.samples):
+            raise UserError(f"stream '{self.name}': {len(self.truth)} labels for {len(self.samples)} samples")
+        self.truth.check(len(self.classes), f"stream '{self.name}'")
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.samples)
+
+    @property
+    def truth(self) -> Target | None:
+        return self.target  # type: ignore[return-value]
+
+    @property
+    def labels(self) -> Tensor | None:
+        """The class of each sample (N,), where the target is one and may be known."""
+        return self.truth.labels if isinstance(self.truth, Classes) else None
+
+    @property
+    def kind(self) -> Kind:
+        return self.samples.kind
 
     @property
     def counts(self) -> list[int]:
-        """Samples per class."""
-        if self.labels is None:
+        """Samples (or objects) per class."""
+        if self.truth is None:
             raise UserError(f"stream '{self.name}' has no labels, so no class counts")
-        return torch.bincount(self.labels, minlength=len(self.classes)).tolist()
+        return self.truth.counts(len(self.classes))
 
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.source.fetch(indices, generator)
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Any:
+        """A stacked tensor, or a list where sizes differ."""
+        return self.samples.fetch(rows, chance)
 
-    def subset(self, indices: Tensor, name: str | None = None) -> Stream:
-        """The samples at ``indices``, in that order; memory is copied, files are only re-indexed."""
-        source: Source
-        if isinstance(self.source, Memory):
-            source = Memory(self.source.samples[indices])
-        else:
-            source = Selected(self.source, indices)
-        labels = None if self.labels is None else self.labels[indices]
-        return Stream(source, labels, self.classes, self.name if name is None else name)
+    def subset(self, rows: Tensor, name: str | None = None) -> Stream:
+        """The samples at ``rows``, in that order; memory is copied, files are only re-indexed."""
+        target = None if self.truth is None else self.truth.pick(rows)
+        return Stream(self.samples.pick(rows), target, self.classes, self.name if name is None else name)
 
     def unlabelled(self) -> Stream:
         """The same samples with the labels out of reach."""
-        return replace(self, labels=None)
+        return replace(self, target=None)
 
     def digest(self) -> str:
-        """First 16 hex digits of a sha256 over samples, labels and class names."""
+        """First 16 hex digits of a sha256 over samples, target and class names."""
         sha = hashlib.sha256("\0".join(self.classes).encode())
-        if self.labels is not None:
-            sha.update(self.labels.numpy().tobytes())
-        for part in self.source.identity():
+        if self.truth is not None:
+            sha.update(self.truth.identity())
+        for part in self.samples.identity():
             sha.update(part)
         return sha.hexdigest()[:16]
 
 
 Streams = dict[str, Stream]
+
+
+def join(streams: Sequence[Stream], name: str) -> Stream:
+    """One labelled stream of several with the same classes."""
+    first, *others = [stream.truth for stream in streams if stream.truth is not None]
+    return Stream(joined([s.samples for s in streams]), first.join(others), streams[0].classes, name)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from typing import cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from evenhand.data.sources.texts import Texts, texts_of
+from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.views.texts import TextPipeline, build_text_view
 from evenhand.data.vocabulary import HF, Cut, Pieces, Vocabulary, Words
 from evenhand.errors import UserError
 from evenhand.settings import Settings
@@ -30,35 +27,8 @@ class TextSettings(Settings):
     strong: list[str] = Field(["swap", "word-dropout"], description="the second, strong view of unlabelled texts")
 
 
-@dataclass(frozen=True)
-class Tokenised:
-    """Streams of tokens (N, length), or (N, 2 length) with back-translations, and their views."""
-
-    streams: Streams
-    train_view: TextPipeline
-    strong_view: TextPipeline
-    eval_view: TextPipeline
-    vocabulary: Vocabulary
-    facts: dict[str, Any]
-
-
-def tokenise(streams: Streams, settings: TextSettings, words: Sequence[str] | None = None) -> Tokenised:
-    """Streams of texts as tokens; ``words`` of an earlier run replace those of the training texts."""
-    texts = {name: texts_of(stream.source) for name, stream in streams.items()}
-    vocabulary = _vocabulary(settings, texts, words)
-    translations = any(part.translations is not None for part in texts.values())
-    encoded: Streams = {}
-    for name, stream in streams.items():
-        tokens = vocabulary.encode(texts[name].texts)
-        if translations:
-            tokens = torch.cat([tokens, _second(texts[name], vocabulary)], 1)
-        encoded[name] = Stream(Memory(tokens), stream.labels, stream.classes, stream.name)
-    views = partial(build_text_view, length=settings.length, translations=translations)
-    facts = {"vocabulary": vocabulary.size, "length": settings.length, "words": vocabulary.digest()}
-    return Tokenised(encoded, views(settings.augment), views(settings.strong), views([]), vocabulary, facts)
-
-
-def _vocabulary(settings: TextSettings, texts: dict[str, Texts], words: Sequence[str] | None) -> Vocabulary:
+def make_vocabulary(settings: TextSettings, streams: Streams, words: Sequence[str] | None = None) -> Vocabulary:
+    """The words of the training texts, those of an earlier run, or a tokeniser's."""
     length, cut = settings.length, settings.cut
     if settings.tokens.startswith(HF):
         return Pieces(settings.tokens, length=length, cut=cut)
@@ -66,10 +36,23 @@ def _vocabulary(settings: TextSettings, texts: dict[str, Texts], words: Sequence
         raise UserError(f"data.text.tokens = '{settings.tokens}' is unknown; use 'words' or 'hf:FOLDER'")
     if words is not None:
         return Words(words, length=length, cut=cut)
-    seen = [text for name in ("labelled", "unlabelled") if name in texts for text in texts[name].texts]
+    seen = [text for name in ("labelled", "unlabelled") if name in streams for text in _texts(streams[name]).texts]
     return Words.of(seen, settings.vocabulary, length=length, cut=cut)
 
 
-def _second(part: Texts, vocabulary: Vocabulary) -> Tensor:
-    """The back-translations, all padding where there is none."""
-    return vocabulary.encode(part.translations if part.translations is not None else [""] * len(part))
+def tokenise(streams: Streams, vocabulary: Vocabulary, *, translations: bool) -> Streams:
+    """Streams of tokens (N, length), or (N, 2 length) with back-translations, all padding where there is none."""
+    encoded: Streams = {}
+    for name, stream in streams.items():
+        part = _texts(stream)
+        tokens = vocabulary.encode(part.texts)
+        if translations:
+            other = part.translations if part.translations is not None else [""] * len(part)
+            tokens = torch.cat([tokens, vocabulary.encode(other)], 1)
+        names = [part.name(row) for row in range(len(part))]
+        encoded[name] = replace(stream, samples=Memory(tokens, names))
+    return encoded
+
+
+def _texts(stream: Stream) -> Texts:
+    return cast(Texts, stream.samples)

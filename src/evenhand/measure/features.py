@@ -11,21 +11,20 @@ torch.Size([5, 192])
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from evenhand import atomic
 from evenhand.data.sets.catalogue import obtain
 from evenhand.data.stream import Stream
 from evenhand.data.views.imageops import Interpolation
-from evenhand.errors import UserError
 from evenhand.nets import HeadedNet, load_weights
 from evenhand.nets.inception import blank, load_script
 
@@ -112,28 +111,15 @@ def from_module(
     return Extractor(name, resize, module, run)
 
 
-class Trained(Protocol):
-    """What an annotator needs of a method: our classifiers have it."""
+def annotator(net: HeadedNet, see: Callable[[Tensor], Tensor], name: str, *, logit_scale: float = 1.0) -> Extractor:
+    """A classifier, trained as a rule on balanced real data: its last features, and its logits.
 
-    def judged(self) -> Any: ...
-
-    @property
-    def data(self) -> Any: ...
-
-    @property
-    def logit_scale(self) -> float: ...
-
-
-def annotator(method: Trained, name: str) -> Extractor:
-    """A classifier of ours, trained as a rule on balanced real data: its last features, and its logits.
-
-    ``annotator(open_run(folder).method, "annotator RUN")``.
+    ``see`` makes raw images the network's input: ``annotator(method.network(), method.data.see, "annotator")``.
     """
-    net = cast(HeadedNet, method.judged())
 
     def run(x: Tensor) -> Embedded:
-        features = net.features(method.data.eval_view(x, torch.Generator().manual_seed(0)))
-        return Embedded(features, net.head(features) * method.logit_scale)
+        features = net.features(see(x))
+        return Embedded(features, net.head(features) * logit_scale)
 
     return Extractor(name, "the classifier's own view", net, run)
 
@@ -156,12 +142,9 @@ def embed(
     if path.exists():
         kept = load_file(path)
         return Embedded(kept["features"], kept.get("logits"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)  # before the hours of work
-    except OSError as error:
-        raise UserError(f"cannot keep features in {cache} ({error}); name another folder") from error
-    made = _join([extractor(samples.fetch(part)) for part in order])
-    _keep(made, path)
+    with atomic.replacing(path, "free space or name another cache") as part:  # opened before the hours of work
+        made = _join([extractor(samples.fetch(rows)) for rows in order])
+        save_file({name: value for name, value in made._asdict().items() if value is not None}, part)
     return made
 
 
@@ -171,14 +154,3 @@ def _join(parts: list[Embedded]) -> Embedded:
     if whole.ndim != 2:
         raise ValueError(f"the module returns {tuple(whole.shape)}: expected (N, d); flatten or pool its output")
     return Embedded(whole, None if logits[0] is None else torch.cat([part.float().cpu() for part in logits]))
-
-
-def _keep(made: Embedded, path: Path) -> None:
-    whole = path.with_name(f"partial-{os.getpid()}-{path.name}")
-    try:
-        save_file({name: value for name, value in made._asdict().items() if value is not None}, whole)
-        os.replace(whole, path)
-    except Exception as error:  # a full disk is an exception of safetensors' own
-        raise UserError(f"cannot write {path} ({error}); free space or name another cache") from error
-    finally:
-        whole.unlink(missing_ok=True)

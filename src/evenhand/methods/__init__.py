@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
+
+from evenhand.errors import UserError, did_you_mean
 
 METHODS = {
     "classifier": "evenhand.methods.recognise.classifier:LongTailClassifier",
@@ -16,10 +19,19 @@ METHODS = {
     "gsr-gan": "evenhand.methods.generate.gsr:GroupSpectral",
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
+    "sdat-ablation": "evenhand.methods.adapt.sdat_ablations:SDATAblation",
 }
 
 
 def method_class(name: str) -> Any:
-    """The class behind a name; its ``settings`` attribute is its table in a recipe."""
-    module, _, cls = METHODS[name].partition(":")
-    return getattr(import_module(module), cls)
+    """The class behind one of our names, or behind ``module:Class`` of a user's; ``table`` is its [method] table."""
+    place = METHODS.get(name, name)
+    module, _, cls = place.partition(":")
+    if not cls:
+        raise UserError(f"method.name = '{name}' is unknown; {did_you_mean(name, METHODS)}")
+    if place == name and "" not in sys.path:
+        sys.path.append("")  # a module of the user's lies where she works, which a console script does not look at
+    try:
+        return getattr(import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"method.name = '{name}' cannot be imported ({error}); is its module here?") from error

@@ -1,17 +1,24 @@
-"""What ``fit`` asks of a method: one paper, one class, no base class."""
+"""What may be asked of a method (one paper, one class): ``fit``, tasks and commands ask this and nothing else."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.stream import Stream, Streams
-from evenhand.measure.classification import evaluate
-from evenhand.pieces.player import Player
+from evenhand.data.prepared import Data
+from evenhand.data.stream import Streams
+from evenhand.measure.judging import Judge
+from evenhand.nets import HeadedNet
+from evenhand.randomness import dice
+from evenhand.tasks import Task
+from evenhand.tasks.classify import CLASSIFY
+from evenhand.tasks.generate import GENERATE
 
 
 @dataclass(frozen=True)
@@ -35,57 +42,104 @@ class Progress:
         return self.step / max(1, self.total_steps)
 
 
-@runtime_checkable
-class Method(Protocol):
-    """Owns its networks and optimisers. ``state`` holds everything that changes during training."""
+class Method(ABC):
+    """Owns its networks and optimisers. ``__init__(settings, data, *, seed, device, **needs)`` builds them.
 
+    A finished run is opened without its data: what needs streams belongs into ``feeds`` or ``refresh``, and
+    ``data.streams`` may be empty in ``__init__``. Each entry of [needs] arrives as a keyword, an opened ``Method``.
+    """
+
+    table: Any  # the [method] table of a recipe, a class of Settings
+    task: ClassVar[Task]
+    data: Data
+    seed: int
+
+    @staticmethod
+    def check(settings: Any, data: Data, given: Collection[str]) -> None:  # noqa: ARG004
+        """Refuse what cannot work, before the runs ``given`` in [needs] are trained for it."""
+        return
+
+    @abstractmethod
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        """The data each step needs; the first feed defines the epoch."""
-        ...
+        """The data each step needs, as things stand; the first feed defines the epoch."""
 
+    def refresh(self, at: Progress, streams: Streams) -> dict[str, Feed] | None:
+        """Asked before every step: look at streams (validation, pseudo-labels); new feeds reopen the loaders."""
+        return None
+
+    @abstractmethod
     def schedule(self, at: Progress) -> None:
-        """Set everything that depends on time: learning rates, radii, class weights."""
-        ...
+        """Set what depends on time alone: learning rates, radii, class weights."""
 
+    @abstractmethod
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         """One training step; returns the scalars to log."""
-        ...
 
-    def judge(self, stream: Stream, *, batch: int) -> dict[str, float]:
-        """One number per name on a held-out stream: what selection and feedback may use."""
-        ...
+    def traces(self) -> dict[str, float]:
+        """What the log keeps of the method at each evaluation, such as ``multiplier:shirt``."""
+        return {}
 
-    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int) -> dict[str, Any]:
-        """Everything the report shows of a held-out stream, as plain values."""
-        ...
+    def details(self) -> dict[str, Any]:
+        """What the final table shows of the method, as plain values."""
+        return {}
 
-    def state(self) -> dict[str, Any]: ...
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that changes during training, as tensors and plain values."""
 
+    @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-class Recogniser(ABC):
-    """How methods that predict classes are judged; they write ``predict``."""
+class Recogniser(Method):
+    """A method that predicts classes."""
 
-    player: Player
+    task = CLASSIFY
+    logit_scale: float = 1.0  # by which a network's cosine logits are multiplied in training
+    tells: bool = False  # whether ``tell`` can
 
-    def judged(self) -> nn.Module:
-        """The network that predicts, in eval mode."""
-        return self.player.judged()
+    def network(self) -> HeadedNet | None:
+        """The network that predicts, in eval mode; a method without one writes ``predict`` instead."""
+        return None
+
+    @torch.no_grad()
+    def predict(self, x: Any) -> Tensor:
+        """Logits (N, K) of raw samples as a stream fetches them, in eval mode."""
+        net = self._judged()
+        return net(self._viewed(net, x)) * self.logit_scale
+
+    @torch.no_grad()
+    def embed(self, x: Any) -> Tensor:
+        """The network's features (N, d) of raw samples, in eval mode."""
+        net = self._judged()
+        return net.features(self._viewed(net, x))
+
+    def tell(self, x: Any) -> Tensor:
+        """Logits (N,) of raw samples being the source domain's."""
+        raise TypeError(f"{type(self).__name__} has no domain discriminator")
+
+    def _judged(self) -> HeadedNet:
+        net = self.network()
+        if net is None:
+            raise TypeError(f"{type(self).__name__} has no network: write its predict")
+        return net
+
+    def _viewed(self, net: HeadedNet, x: Any) -> Any:
+        return self.data.see(x.to(next(net.parameters()).device))
+
+
+class Drawer(Method):
+    """A method that draws images."""
+
+    task = GENERATE
+    judge: Judge  # compares what is drawn with real images
+    labelled: bool  # whether a label asked for is the label drawn
 
     @abstractmethod
-    def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, K) for raw samples as a stream fetches them."""
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+        """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
 
-    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
-        return evaluate(self.predict, stream, batch=batch).scalars()
-
-    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512) -> dict[str, Any]:
-        return evaluate(self.predict, stream, batch=batch).table(groups)
-
-
-@runtime_checkable
-class Listens(Protocol):
-    """A method steered by validation (dual variables, mixing policy) hears every evaluation."""
-
-    def feedback(self, measured: dict[str, float], streams: Streams) -> None: ...
+    def exhibit(self, count: int, purpose: str) -> tuple[Tensor, Tensor | None]:
+        """Images to be judged, with as many of each class as can be if the labels mean something."""
+        labels = torch.arange(count) % len(self.data.classes) if self.labelled else None
+        return self.sample(count, labels, chance=dice(self.seed, purpose)), labels

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evenhand.run.loop import fit
+    from evenhand.run.opening import open_run
     from evenhand.run.recipe import Recipe, load_recipe
-    from evenhand.run.runs import open_run, train
     from evenhand.run.settings import Run
+    from evenhand.run.training import train
 
 _HOMES = {
-    "fit": "loop", "load_recipe": "recipe", "Recipe": "recipe", "Run": "settings", "train": "runs", "open_run": "runs",
+    "fit": "loop", "load_recipe": "recipe", "open_run": "opening", "Recipe": "recipe", "Run": "settings",
+    "train": "training",
 }  # fmt: skip
 
 __all__ = ["Recipe", "Run", "fit", "load_recipe", "open_run", "train"]

@@ -13,14 +13,14 @@ from rich.table import Table
 
 from evenhand import parallel
 from evenhand.data.loader import Loader
-from evenhand.data.prepared import build_data
 from evenhand.data.sources import formats
 from evenhand.data.sources.soundness import Problem, check, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
+from evenhand.run.opening import build_method, check_needs, read_data
 from evenhand.run.recipe import Recipe
-from evenhand.run.runs import build_method, check_method, check_needs
 from evenhand.run.selection import check_selection
+from evenhand.run.training import check_method
 
 WARM, TIMED = 2, 4
 
@@ -28,7 +28,7 @@ WARM, TIMED = 2, 4
 def check_recipe(recipe: Recipe) -> list[Problem]:
     """Print what a run would use; returns the problems that would spoil it."""
     say = Console()
-    data = build_data(recipe.data)
+    data = read_data(recipe)
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
     _print_problems(problems, say)
@@ -36,13 +36,14 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     check_needs(recipe)
     if recipe.needs:
         check_method(recipe, data)
-        say.print(f"needs: {', '.join(f'{k} = {v}' for k, v in recipe.needs.items())} (not estimated)", highlight=False)
+        named = ", ".join(f"{name} = {need.recipe}" for name, need in recipe.needs.items())
+        say.print(f"needs: {named} (not estimated)", highlight=False)
         return problems
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
     recipe = _without_searches(recipe, say)
-    method = build_method(recipe, data, device)
-    check_selection(method, data.streams, recipe.run.select, recipe.run.select_also)
+    method = build_method(recipe, data, device, {})
+    check_selection(method.task, data.streams, recipe.run.select, recipe.run.select_also)
     seconds, total, size = _time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
@@ -73,11 +74,11 @@ def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.
     """Seconds per step on a throw-away method, steps of the whole run, and parameters."""
     run = recipe.run
     loaders = {
-        name: Loader(streams[feed.stream], feed, seed=run.seed, device=device)
-        for name, feed in method.feeds(streams).items()
+        name: Loader(streams, feed, seed=run.seed, device=device) for name, feed in method.feeds(streams).items()
     }
     epoch_steps = next(iter(loaders.values())).steps_per_epoch
     total = run.steps if run.steps is not None else round(run.epochs * epoch_steps)
+    method.refresh(Progress(0, epoch_steps, max(1, total)), streams)
     method.schedule(Progress(0, epoch_steps, max(1, total)))
     batches = {name: loader.iterate(0, WARM + TIMED) for name, loader in loaders.items()}
     began = 0.0

@@ -1,72 +1,25 @@
-"""Checkpoints that are whole or absent: written beside, flushed, renamed; read with ``weights_only``."""
+"""Checkpoints that are whole or absent, carry their format, and are read with ``weights_only``."""
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenhand import atomic
 from evenhand.errors import UserError
 
-PART = ".part"
-
-
-def sweep(folder: Path) -> None:
-    """Remove what killed writes left behind."""
-    for part in folder.glob(f".*{PART}"):
-        part.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part."""
-    with _Replacing(path) as temporary:
-        temporary.write_bytes(data)
+FORMAT = 2  # of checkpoints and run folders; raised when an older one can no longer be read as it is
+TRAINING = ("optimizer", "scaler")  # parts of a state that only further training needs
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Save tensors and plain values; a full disk leaves the previous checkpoint in place."""
-    with _Replacing(path) as temporary:
-        torch.save(content, temporary)
-
-
-class _Replacing:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=PART)
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if error is None:
-                with self.temporary.open("rb") as written:
-                    os.fsync(written.fileno())
-                os.chmod(self.temporary, 0o644)
-                os.replace(self.temporary, self.path)
-        finally:
-            with suppress(FileNotFoundError):
-                self.temporary.unlink()
-        if _is_full_disk(error):
-            raise UserError(
-                f"could not write {self.path}: disk full? The previous file is kept; free space and use --resume"
-            ) from error
-
-
-def _is_full_disk(error: BaseException | None) -> bool:
-    if isinstance(error, RuntimeError):  # torch's zip writer: "iostream error", "unexpected pos 7 vs 5"
-        return any(word in str(error) for word in ("write", "iostream", " pos "))
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+    with atomic.replacing(path, "free space and use --resume") as part:
+        torch.save({"format": FORMAT, **content}, part)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -81,7 +34,24 @@ def load(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
+    check_format(content.get("format", 1), path)
     return content
+
+
+def check_format(found: Any, path: Path) -> None:
+    """Refuse what another version wrote, with what to do."""
+    if found == FORMAT:
+        return
+    if isinstance(found, int) and found > FORMAT:
+        raise UserError(f"{path} is of format {found}, newer than this evenhand reads ({FORMAT}): upgrade evenhand")
+    raise UserError(f"{path} was written by an older evenhand (format {found}): train it again into a new run.folder")
+
+
+def for_use(state: Any) -> Any:
+    """A state without what only further training needs."""
+    if isinstance(state, dict):
+        return {key: None if key in TRAINING else for_use(value) for key, value in state.items()}
+    return state
 
 
 def is_finite(state: Any) -> bool:

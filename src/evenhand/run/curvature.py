@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from evenhand import atomic
+from evenhand.data.prepared import Data
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.hessian import ClassSpectrum, class_spectra, sample_spectrum
 from evenhand.randomness import dice
 from evenhand.report.hessian import plot_dynamics, plot_spectra
-from evenhand.run import checkpoint
-from evenhand.run.runs import OpenRun, open_run
+from evenhand.run.opening import OpenRun, open_run
+from evenhand.tasks.classify import CLASSIFY
 
 WHOLE = "all classes"
 
@@ -47,10 +48,12 @@ def study(
     history: dict[str, list[tuple[float, float, float]]] = {}
     rows: list[dict[str, Any]] = []
     spectra: dict[str, ClassSpectrum] = {}
+    data: Data | None = None
     for name in names:
         run = open_run(folder, name=name)
+        data = data or run.data()
         how = {"steps": steps, "probes": probes, "max_samples": max_samples}
-        spectra = {WHOLE: of_all_classes(run, **how)} if whole else of_run(run, classes, **how)
+        spectra = {WHOLE: of_all_classes(run, data, **how)} if whole else of_run(run, data, classes, **how)
         epoch = run.epoch
         for label, result in spectra.items():
             s = result.spectrum
@@ -61,7 +64,7 @@ def study(
                 "maximum": s.maximum, "ratio": s.ratio, "trace": s.trace, "error": s.error,
                 "eigenvalues": s.eigenvalues.tolist(), "weights": s.weights.tolist(),
             })  # fmt: skip
-    checkpoint.write_atomically(folder / "hessian.json", json.dumps(rows, indent=1).encode())
+    atomic.write_json(folder / "hessian.json", rows)
     plot_spectra({k: v.spectrum for k, v in spectra.items()}, folder / "hessian.svg", title=folder.name)
     if every_checkpoint:
         plot_dynamics(history, folder / "hessian-dynamics.svg", title=folder.name)
@@ -71,10 +74,16 @@ def study(
 
 
 def of_run(
-    run: OpenRun, classes: Sequence[str] | None = None, *, steps: int = 64, probes: int = 1, max_samples: int = 512
+    run: OpenRun,
+    data: Data,
+    classes: Sequence[str] | None = None,
+    *,
+    steps: int = 64,
+    probes: int = 1,
+    max_samples: int = 512,
 ) -> dict[str, ClassSpectrum]:
     """Spectra by class name, on training images without augmentation, BatchNorm in eval mode."""
-    stream = run.data.labelled
+    stream = data.labelled
     for name in classes or ():
         if name not in stream.classes:
             raise UserError(f"no class is called '{name}'; {did_you_mean(name, stream.classes)}")
@@ -84,7 +93,7 @@ def of_run(
     found: dict[str, ClassSpectrum] = {}
     for k in wanted:
         mine = (stream.labels == k).nonzero()[:max_samples, 0]
-        images = run.data.eval_view(stream.fetch(mine), dice(0))
+        images = run.method.data.see(stream.fetch(mine))
         spectrum = class_spectra(
             net, images, stream.labels[mine], [k], steps=steps, probes=probes, max_samples=None, loss=scaled_loss,
             generator=dice(0, "hessian", k),
@@ -93,25 +102,30 @@ def of_run(
     return found
 
 
-def of_all_classes(run: OpenRun, *, steps: int = 64, probes: int = 1, max_samples: int = 512) -> ClassSpectrum:
+def of_all_classes(
+    run: OpenRun, data: Data, *, steps: int = 64, probes: int = 1, max_samples: int = 512
+) -> ClassSpectrum:
     """One spectrum of the task loss, on training images at random without regard to class, the same for every run."""
-    stream, net_and_loss = run.data.labelled, _task(run)
+    stream, net_and_loss = data.labelled, _task(run)
     rows = torch.randperm(len(stream), generator=dice(0, "hessian", "rows"))[:max_samples]
     assert stream.labels is not None
     return sample_spectrum(
-        net_and_loss[0], run.data.eval_view(stream.fetch(rows), dice(0)), stream.labels[rows],
+        net_and_loss[0], run.method.data.see(stream.fetch(rows)), stream.labels[rows],
         loss=net_and_loss[1], steps=steps, probes=probes, generator=dice(0, "hessian"),
     )  # fmt: skip
 
 
 def _task(run: OpenRun) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
     """The network that is judged, and the cross-entropy of its logits, scaled as in training."""
+    if run.method.task is not CLASSIFY:
+        raise UserError(f"curvature is of a classifier's loss; {run.folder} is a run of task {run.method.task.name}")
     method: Any = run.method
+    net = method.network()
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(method.logit_scale * logits, target)
 
-    return method.judged(), loss
+    return net, loss
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

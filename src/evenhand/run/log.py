@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
-from evenhand import parallel
+from evenhand import atomic, parallel
 from evenhand.errors import UserError
-from evenhand.run import checkpoint
 
 
 class Meter:
@@ -84,7 +83,7 @@ class Log:
         if self.writer and self.path.exists():
             rows = (line for line in self.path.read_text().splitlines() if _is_row(line))
             kept = [line for line in rows if json.loads(line)["step"] <= step]
-            checkpoint.write_atomically(self.path, "".join(line + "\n" for line in kept).encode())
+            atomic.write(self.path, "".join(line + "\n" for line in kept))
 
     def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
         if not self.writer:

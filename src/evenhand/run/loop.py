@@ -8,18 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from evenhand import parallel
-from evenhand.data.loader import Batch, Loader
+from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Method, Progress
 from evenhand.randomness import mix
-from evenhand.run.evaluation import Keeper, diverged
+from evenhand.run.checkpoints import Checkpoints, diverged
 from evenhand.run.log import Log, Meter
 from evenhand.run.settings import Run
 
@@ -34,31 +34,34 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     folder.mkdir(parents=True, exist_ok=True)
     if run.threads:
         torch.set_num_threads(run.threads)
-    device = parallel.local_device(run.device)
-    loaders = {
-        name: Loader(_stream(streams, feed.stream), feed, seed=run.seed, device=device, workers=run.workers)
-        for name, feed in method.feeds(streams).items()
-    }
-    epoch_steps = next(iter(loaders.values())).steps_per_epoch
+    opened = partial(_open, streams=streams, run=run, device=parallel.local_device(run.device))
+    # An epoch is a pass over the first feed as a fresh method asks for it, also after a resume with other feeds.
+    epoch_steps = next(iter(opened(method.feeds(streams)).values())).steps_per_epoch
     total = run.steps if run.steps is not None else math.ceil(run.epochs * epoch_steps)
-    keeper = Keeper(method, streams, run, folder, digest, total, epoch_steps)
-    start = keeper.resume() if run.resume else keeper.begin()
+    kept = Checkpoints(method, streams, run, folder, digest, total, epoch_steps)
+    start = kept.resume() if run.resume else kept.begin()
     every = _steps(run.eval_every, epoch_steps)
-    meter, seen, since = Meter(), 0, time.perf_counter()
+    batches: Iterator[dict[str, Batch]] | None = None
+    meter, seen, since, note = Meter(), 0, time.perf_counter(), ""
     with (
         _own_randomness(),
         _polite_stop() as asked,
         Log(folder, total, progress=run.progress, tensorboard=run.tensorboard, label=folder.name) as log,
     ):
         log.forget_after(start)
-        note = ""
         if total == 0:
-            keeper.judge(0)
-            keeper.save(0)
-        for step, batch in enumerate(_zip({n: x.iterate(start, total) for n, x in loaders.items()}), start):
+            kept.evaluate(0)
+            kept.save(0)
+        for step in range(start, total):
             at = Progress(step, epoch_steps, total)
+            fresh = method.refresh(at, streams)
+            if fresh is not None or batches is None:
+                # Loader processes hold copies of their samplers: only new ones see what has changed.
+                batches = _zip(opened(fresh or method.feeds(streams)), step, total)
             method.schedule(at)
+            # Dropout and the like draw from the global generator: a step's draws depend on nothing before it.
             torch.manual_seed(mix(run.seed, "step", step, parallel.rank()))
+            batch = next(batches)
             meter.add(method.update(batch))
             seen += sum(len(part.indices) for part in batch.values())
             done = step + 1
@@ -71,17 +74,17 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 seen, since = 0, time.perf_counter()
             if done % every == 0 or done == total:
                 with log.noting(done, done / epoch_steps):
-                    measured = keeper.judge(done)
+                    measured = kept.evaluate(done)
                 for split, values in measured.items():
                     log.row(split, done, done / epoch_steps, values)
-                for said in keeper.troubles(done, measured):
+                for said in kept.troubles(done, measured):
                     log.warn(done, done / epoch_steps, said)
-                keeper.save(done)
+                kept.save(done)
                 since = time.perf_counter()
             if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:
-                keeper.keep(done)
+                kept.keep(done)
             if done < total and (asked() or done - start == run.stop_after):
-                keeper.save(done)
+                kept.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
                 if asked():
                     raise KeyboardInterrupt(f"{folder} is saved at step {done}; --resume continues")
@@ -90,15 +93,15 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     return folder
 
 
-def _zip(parts: dict[str, Iterator[Batch]]) -> Iterator[dict[str, Batch]]:
-    for batches in zip(*parts.values(), strict=True):
-        yield dict(zip(parts, batches, strict=True))
+def _open(feeds: dict[str, Feed], *, streams: Streams, run: Run, device: torch.device) -> dict[str, Loader]:
+    return {
+        name: Loader(streams, feed, seed=run.seed, device=device, workers=run.workers) for name, feed in feeds.items()
+    }
 
 
-def _stream(streams: Streams, name: str) -> Any:
-    if name not in streams:
-        raise UserError(f"the method needs a stream '{name}'; the data give: {', '.join(sorted(streams))}")
-    return streams[name]
+def _zip(loaders: dict[str, Loader], start: int, stop: int) -> Iterator[dict[str, Batch]]:
+    for batches in zip(*(loader.iterate(start, stop) for loader in loaders.values()), strict=True):
+        yield dict(zip(loaders, batches, strict=True))
 
 
 def _steps(epochs: float, epoch_steps: int) -> int:

@@ -6,23 +6,18 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
 from evenhand.run.tables import flatten, literal, merge, put, to_toml
-from evenhand.settings import Settings
-
-AnyMethod: Any = Annotated[
-    reduce(lambda a, b: a | b, (method_class(name).table for name in METHODS)), Field(discriminator="name")
-]
+from evenhand.settings import WITHOUT_EFFECT, Settings
 
 
 class Expected(Settings):
@@ -33,30 +28,51 @@ class Expected(Settings):
     source: Literal["authors", "measured"]
 
 
+class Need(Settings):
+    """Another run that this one starts from; a string stands for its ``recipe``."""
+
+    recipe: str = Field(..., description="recipe name or run folder")
+    set: dict[str, Any] = Field({}, description="what it changes of that recipe, such as data.augment or run.seed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"recipe": value} if isinstance(value, str) else value
+
+    @field_validator("set")
+    @classmethod
+    def _flat(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return flatten(value)
+
+
 class Recipe(Settings):
     """Everything a run depends on."""
 
     about: str = Field("", description="what this recipe does, in a line")
     data: DataSettings = DataSettings()
-    method: AnyMethod
+    method: Any = Field(..., description="the table of the method that its name names")
     run: Run = Run()
-    needs: dict[str, str] = Field({}, description="other runs this one starts from: recipe name or run folder")
+    needs: dict[str, Need] = Field({}, description="other runs this one starts from: recipe name or run folder")
     expect: dict[str, Expected] = Field({}, description="test metrics that reproduce compares with")
     smoke: dict[str, Any] = Field({}, description="overrides for a run of seconds, offline")
     variants: dict[str, dict[str, Any]] = Field({}, description="named overrides, chosen as recipe:variant")
 
-    def digest(self) -> str:
-        """Names what is trained: the tree without folder, device and display.
+    def essence(self) -> dict[str, Any]:
+        """All that can change a result, defaults filled in."""
+        tree = self.model_dump(exclude={*WITHOUT_EFFECT["recipe"]})
+        tree["run"] = {key: value for key, value in tree["run"].items() if key not in WITHOUT_EFFECT["run"]}
+        return tree
 
-        Defaults are left out, so that a new option does not part a run from its recipe; the method's name is not, for
-        methods may share all keys.
-        """
-        places = {"folder", "device", "threads", "workers", "tensorboard", "progress", "resume", "stop_after"}
-        names: Any = {"about": True, "expect": True, "smoke": True, "variants": True, "run": places}
-        tree = self.model_dump(exclude=names, exclude_defaults=True)
-        settings: Any = self.method
-        tree["method"] = {**tree.get("method", {}), "name": settings.name}
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+    def digest(self) -> str:
+        """Names what is trained."""
+        return hashlib.sha256(json.dumps(self.essence(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def changed(self, overrides: Mapping[str, Any]) -> Recipe:
+        """This recipe with some values set, as ``{"run.seed": 1}``."""
+        tree = self.model_dump()
+        for key, value in overrides.items():
+            put(tree, key, value)
+        return validate(tree, "recipe") if overrides else self
 
     def toml(self) -> str:
         """The whole tree, defaults filled in."""
@@ -159,16 +175,19 @@ def smoke_recipe(name: str) -> Recipe:
 
 
 def validate(tree: dict[str, Any], name: str) -> Recipe:
-    """Check types and names; the first mistake becomes one line."""
-    if "name" not in tree.get("method", {}):
+    """Check types and names; the first mistake becomes one line. Only the method that is named is imported."""
+    method = tree.get("method", {})
+    if "name" not in method:
         raise UserError(f"{name}: method.name is missing; known: {', '.join(METHODS)}")
-    if tree["method"]["name"] not in METHODS:
-        wrong = str(tree["method"]["name"])
-        raise UserError(f"{name}: method.name = '{wrong}' is unknown; {did_you_mean(wrong, METHODS)}")
     try:
-        return Recipe.model_validate(tree)
+        table = method_class(str(method["name"])).table
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    try:
+        return Recipe.model_validate({**tree, "method": table.model_validate(method)})
     except ValidationError as error:
-        raise UserError(f"{name}: {_one_line(error, tree['method']['name'])}") from error
+        where = ("method",) if error.title == table.__name__ else ()
+        raise UserError(f"{name}: {_one_line(error, where, table)}") from error
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -182,18 +201,17 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _one_line(error: ValidationError, method: str) -> str:
+def _one_line(error: ValidationError, where: tuple[str, ...], method: type[BaseModel]) -> str:
     first = error.errors()[0]
-    path = _written([str(part) for part in first["loc"] if part != method])
-    where = ".".join(path)
+    path = _written([*where, *(str(part) for part in first["loc"])])
     if first["type"] == "extra_forbidden":
-        table = _table(Recipe, path[:-1], method)
+        known = _table(Recipe, path[:-1], method)
         inside = f"[{'.'.join(path[:-1])}]" if path[:-1] else "the recipe"
-        return f"unknown key '{path[-1]}' in {inside}; {did_you_mean(path[-1], table)}"
+        return f"unknown key '{path[-1]}' in {inside}; {did_you_mean(path[-1], known)}"
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
     shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, list)) else ""
-    return f"{where}: {message}{shown}"
+    return f"{'.'.join(path)}: {message}{shown}"
 
 
 def _written(path: list[str]) -> list[str]:
@@ -201,11 +219,11 @@ def _written(path: list[str]) -> list[str]:
     return [part for part in path if part.replace("_", "").replace("-", "").isalnum() and part not in ("str", "float")]
 
 
-def _table(model: type[BaseModel], path: list[str], method: str) -> list[str]:
+def _table(model: type[BaseModel], path: list[str], method: type[BaseModel]) -> list[str]:
     """The keys allowed at a path."""
     for part in path:
         if part == "method":
-            model = method_class(method).table
+            model = method
             continue
         if part not in model.model_fields:
             continue  # a name that the user chose, as in expect.<metric>

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,14 +17,15 @@ from typing import Any
 
 from rich.console import Console
 
+from evenhand import atomic
 from evenhand.errors import UserError, did_you_mean
 from evenhand.report.generators import judged_apart
 from evenhand.report.page import write_report
 from evenhand.report.tables import by_kind, group_runs, load_run, summary_table
 from evenhand.report.terminal import print_tables
-from evenhand.run import checkpoint
 from evenhand.run.recipe import Recipe, load_recipe
-from evenhand.run.runs import train
+from evenhand.run.training import train
+from evenhand.tasks import task_named
 
 DEMO = ("ce", "ce-drw", "ce-drw-sam")
 
@@ -104,7 +106,7 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
     verdicts = _compare(recipes)
     for line in verdicts:
         say.print(line, highlight=False)
-    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     head = (
         f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
         f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
@@ -112,7 +114,7 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
     tables = "\n".join(summary_table(kind).to_markdown() for kind in by_kind(records))
     remarks = verdicts + judged_apart(group_runs(records))
     text = head + tables + "\n" + "".join(f"\n- {line}" for line in remarks) + "\n" * bool(remarks)
-    checkpoint.write_atomically(folder / "table.md", text.encode())
+    atomic.write(folder / "table.md", text)
     page = write_report(runs, folder / "report.html")
     say.print(f"table: {folder / 'table.md'}\nreport: {page}", highlight=False)
 
@@ -135,12 +137,11 @@ def _compare(recipes: dict[Path, Recipe]) -> list[str]:
     return lines
 
 
-def _number(measured: dict[str, Any], metric: str) -> float:
-    """A number of measure.json; ``head``, ``mid`` and ``tail`` are recalls, or a generator's FIDs."""
-    groups = measured.get("group_fid" if "fid" in measured else "group_recall") or {}
-    known = {key: value for key, value in {**measured, **groups}.items() if isinstance(value, float)}
-    if metric not in known:
-        raise UserError(
-            f"[expect] names '{metric}', which is no number that was measured; {did_you_mean(metric, known)}"
-        )
-    return float(known[metric])
+def _number(measured: dict[str, Any], key: str) -> float:
+    """A number of measure.json by its metric's key, as it stands there."""
+    metric, found = task_named(measured["task"]).metric(key), measured
+    for part in metric.path:
+        found = found.get(part) if isinstance(found, dict) else None  # type: ignore[assignment]
+    if not isinstance(found, float):
+        raise UserError(f"[expect] names '{key}', which was not measured in this run")
+    return found

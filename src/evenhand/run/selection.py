@@ -6,14 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.shift import SCORES
-from evenhand.methods.protocol import Method, Recogniser
+from evenhand.tasks import Scores, Task
 
-LOWER_IS_BETTER = {"loss", "ece", "fid", "kid", "label_kl"}
 SOURCE_RISK = "source-risk"
 LABEL_FREE = (*SCORES, SOURCE_RISK)
 
@@ -45,13 +42,12 @@ class Rule:
         """Where a rule of ``run.select_also`` keeps its choice."""
         return f"best-{self.kind}-{self.name}.pt"
 
-    def score(self, measured: dict[str, dict[str, float]]) -> float:
+    def score(self, measured: dict[str, Scores], task: Task) -> float:
         """Higher is better."""
         values = measured[self.stream]
         if self.metric not in values:
             raise UserError(f"run.select names '{self.metric}'; measured are: {', '.join(sorted(values))}")
-        value = values[self.metric]
-        return -value if self.metric in LOWER_IS_BETTER else value
+        return task.metric(self.metric).better(values[self.metric])
 
 
 def parse_rule(text: str) -> Rule | None:
@@ -71,31 +67,30 @@ def rules_of(select: str, also: Sequence[str]) -> list[Rule]:
     return [rule for text in (select, *also) if (rule := parse_rule(text)) is not None]
 
 
-def check_selection(method: Method, streams: Streams, select: str, also: Sequence[str] = ()) -> None:
-    """Refuse, before training, a rule whose stream is missing or whose metric is unknown (on one sample)."""
+def check_selection(task: Task, streams: Streams, select: str, also: Sequence[str] = ()) -> None:
+    """Refuse, before training, a rule whose stream is missing or whose metric is unknown."""
     for rule in rules_of(select, also):
         if rule.stream not in streams:
             remedy = "name one in data.target" if rule.stream == "target" else "carve one with data.val_per_class"
             raise UserError(
                 f"run.select = '{rule.text}' needs a '{rule.stream}' stream; {remedy}, or use select = 'last'"
             )
-        if not isinstance(method, Recogniser):
-            if rule.stream == "target":
-                raise UserError(f"run.select = '{rule.text}' needs a method that predicts classes; use val:<metric>")
-            continue  # judging a generator takes long: a wrong name shows at the first evaluation
-        if rule.stream != "target":
-            rule.score({rule.stream: method.judge(streams[rule.stream].subset(torch.arange(1)), batch=1)})
+        try:
+            task.metric(rule.metric)
+        except UserError as error:
+            raise UserError(f"run.select = '{rule.text}': {error}") from error
 
 
 class Best:
     """The best score of every rule so far, and which of them a new evaluation beats."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = list(rules)
+    def __init__(self, rules: Sequence[Rule], task: Task) -> None:
+        self.rules, self.task = list(rules), task
         self.scores = {rule.text: -math.inf for rule in rules}
 
-    def beaten(self, measured: dict[str, dict[str, float]]) -> list[Rule]:
+    def beaten(self, measured: dict[str, Scores]) -> list[Rule]:
         """The rules by which this evaluation is the best yet; it is remembered as such."""
-        new = [rule for rule in self.rules if rule.score(measured) > self.scores[rule.text]]
-        self.scores |= {rule.text: rule.score(measured) for rule in new}
+        found = {rule: rule.score(measured, self.task) for rule in self.rules}
+        new = [rule for rule, score in found.items() if score > self.scores[rule.text]]
+        self.scores |= {rule.text: found[rule] for rule in new}
         return new

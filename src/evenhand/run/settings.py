@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator, model_validator
 
 from evenhand.run.selection import parse_rule
@@ -26,6 +28,7 @@ class Run(Settings):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     threads: int | None = Field(None, gt=0, description="torch threads on the CPU; default: torch's own choice")
     workers: int = Field(2, ge=0, description="decoding processes for images that do not fit in memory")
+    batchnorm: Literal["joint", "local"] = Field("joint", description="statistics over all processes, or each its own")
     tensorboard: bool = Field(False, description="also write TensorBoard files (needs the extra)")
     progress: bool = Field(True, description="draw a progress bar")
     resume: bool = Field(False, description="continue from last.pt if it is there")

@@ -61,3 +61,9 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(tree, dict):
             raise UserError(f"--set {key}: '{part}' is a value, not a table")
     tree[last] = value
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys in which two trees differ."""
+    a, b = flatten(one), flatten(other)
+    return [key for key in {**a, **b} if a.get(key) != b.get(key)]

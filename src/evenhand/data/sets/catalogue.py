@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from evenhand import atomic
 from evenhand.data.sets.corpora import ParsedTexts, read_imdb, read_reuters
 from evenhand.data.sets.packages import Package, Progress, home, obtain_package
 from evenhand.data.sets.pinned import (
@@ -129,9 +129,11 @@ def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
         for split in row.splits:
             source: Source
             if f"{split}.texts" in file.keys():  # noqa: SIM118  (a safetensors file is no dict)
-                source = Texts(unpack(file.get_tensor(f"{split}.texts"), file.get_tensor(f"{split}.ends")))
+                texts = unpack(file.get_tensor(f"{split}.texts"), file.get_tensor(f"{split}.ends"))
+                source = Texts(texts, names=[f"{split}/{row}" for row in range(len(texts))])
             else:
-                source = Memory(file.get_tensor(f"{split}.images"))
+                images = file.get_tensor(f"{split}.images")
+                source = Memory(images, [f"{split}/{row}" for row in range(len(images))])
             streams[split] = Stream(source, file.get_tensor(f"{split}.labels"), classes, f"{name} {split}")
     sizes = [sum(len(s) for key, s in streams.items() if key.endswith(split)) for split in row.parts]
     if sizes != list(row.sizes):
@@ -211,17 +213,5 @@ def _keep(parsed: Parsed | ParsedTexts, path: Path) -> None:
         else:
             tensors[f"{split}.images"] = torch.from_numpy(samples.astype(np.uint8, order="C"))
         tensors[f"{split}.labels"] = torch.from_numpy(labels.astype(np.int64))
-    save_whole(tensors, path, {"classes": json.dumps(classes)})
-
-
-def save_whole(tensors: dict[str, torch.Tensor], path: Path, facts: dict[str, str] | None = None) -> None:
-    """One safetensors file of the cache, there as a whole or not at all."""
-    whole = path.with_name(f"partial-{os.getpid()}-{path.name}")
-    try:
-        save_file(tensors, whole, facts)
-        whole.chmod(0o644)  # safetensors writes for the owner only; a cache may be shared
-        os.replace(whole, path)
-    except Exception as error:  # a full disk is an exception of safetensors' own
-        raise UserError(f"cannot write {path} ({error}); free space or set EVENHAND_DATA") from error
-    finally:
-        whole.unlink(missing_ok=True)
+    with atomic.replacing(path, "free space or set EVENHAND_DATA") as part:
+        save_file(tensors, part, {"classes": json.dumps(classes)})

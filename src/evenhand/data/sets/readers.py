@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.data.sets.shifted import blend
+from evenhand.data.sources.idx import parse_idx
 from evenhand.errors import UserError
 
 Split = tuple[np.ndarray, np.ndarray]  # images uint8 (N, C, H, W), labels (N,)
@@ -20,15 +21,6 @@ CIFAR10_CLASSES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 DIGITS = tuple("0123456789")
-
-
-def parse_idx(data: bytes) -> np.ndarray:
-    """An idx file (MNIST's format) of unsigned bytes: 0, 0, type 8, rank, big-endian sizes, values."""
-    rank = data[3] if len(data) > 3 else 0
-    shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
-    if data[:3] != b"\0\0\x08" or len(data) != 4 + 4 * rank + int(np.prod(shape)):
-        raise UserError(f"not an idx file of unsigned bytes: {len(data)} bytes, beginning {data[:4].hex()}")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
 def read_mnist(folder: Path, *, classes: tuple[str, ...]) -> Parsed:

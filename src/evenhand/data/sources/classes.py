@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from evenhand.data.sources.files import natural
+from evenhand.data.sources.paths import few
 from evenhand.errors import UserError
 
 
@@ -18,8 +18,3 @@ def shared_classes(found: Mapping[str, set[str]], *, intersection: bool, remedy:
         lacks = "; ".join(f"'{name}' lacks {few(every - has)}" for name, has in found.items() if every - has)
         raise UserError(f"domains must have the same classes: {lacks}; {remedy}")
     return shared
-
-
-def few(names: Iterable[str]) -> str:
-    ordered = sorted(names, key=natural)
-    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from evenhand.data.sources.files import Files, folders_in
-from evenhand.data.sources.formats import SPLITS, hold
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.paths import SPLITS, folders_in
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 
@@ -24,7 +24,9 @@ def databases_in(folder: Path) -> list[Path]:
     return [place for place in (folder, *folders_in(folder)) if NAME.fullmatch(place.name)]
 
 
-def read_databases(folder: Path, *, size: int | None = None, mode: str = "RGB", memory: bool | None = None) -> Streams:
+def read_databases(
+    folder: Path, *, size: int | None = None, mode: str = "RGB", memory: bool | None = None, whole: bool = False
+) -> Streams:
     """A stream for each split; classes in alphabetical order, images in that of their keys."""
     found: dict[str, dict[str, Path]] = {}
     for place in databases_in(folder):
@@ -37,9 +39,9 @@ def read_databases(folder: Path, *, size: int | None = None, mode: str = "RGB", 
         records = Records(found[split].values())
         keys = [records.keys(place.name) for place in found[split].values()]
         labels = [classes.index(label) for label, mine in zip(found[split], keys, strict=True) for _ in mine]
-        files = Files([key for mine in keys for key in mine], size=size or 224, mode=mode, reader=records)
+        files = Files([key for mine in keys for key in mine], size=size or 224, mode=mode, whole=whole, reader=records)
         known = None if split == "unlabelled" else torch.tensor(labels)
-        streams[split] = Stream(hold(files, memory), known, classes, split)
+        streams[split] = Stream(files.held(memory), known, classes, split)
     return streams
 
 

@@ -1,54 +1,27 @@
-"""Images on disk or in somebody's ``Dataset``, decoded when asked for."""
+"""Images on disk, decoded when asked for."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from statistics import median_low
+from typing import IO, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from evenhand.data.stream import Stream
+from evenhand.data.sources.paths import few
+from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+Label = TypeVar("Label")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-
-
-def natural(name: str) -> tuple[list[str | int], str]:
-    """Sorting key that puts ``2`` before ``10``, the same on every file system."""
-    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", name))], name
-
-
-def existing(path: str | Path) -> Path:
-    """The path, or an error that says how far it exists."""
-    path = Path(path)
-    if not path.exists():
-        parent = next((p for p in path.absolute().parents if p.exists()), path)
-        raise UserError(f"'{path}' does not exist; the nearest folder that does is '{parent}'")
-    return path
-
-
-def folders_in(folder: Path) -> list[Path]:
-    """Visible folders directly inside, in natural order."""
-    inside = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
-    return sorted(inside, key=lambda p: natural(p.name))
-
-
-def images_in(folder: Path) -> list[Path]:
-    """Visible image files at any depth, in natural order of their names relative to ``folder``."""
-    found = []
-    for place, inside, files in os.walk(folder, followlinks=True):
-        inside[:] = [name for name in inside if not name.startswith((".", "__"))]
-        found += [Path(place, f) for f in files if f.lower().endswith(SUFFIXES) and not f.startswith(".")]
-    return sorted(found, key=lambda path: natural(path.relative_to(folder).as_posix()))
 
 
 def centre_box(width: int, height: int, size: int, resize: int) -> Box:
@@ -109,46 +82,69 @@ def load_image(
         raise UserError(f"cannot read image '{path}': {error}; {remedy}") from error
 
 
-class Files:
+class Files(Source):
     """Image files, decoded to uint8 (N, C, size, size) when fetched; pickles, so loader workers can decode.
 
-    Without a generator: shorter side to ``resize``, centre crop. With one, and ``random_frame`` (default:
-    for ``size`` >= 96): random-resized-crop, every number drawn from the generator. ``reader`` opens what is no file.
+    Without ``chance``: shorter side to ``resize``, centre crop. With it, and ``random_frame`` (default: for ``size`` >=
+    96): random-resized-crop, every number drawn from it. ``whole`` leaves no margin and frames nothing at random, for
+    generators. ``reader`` opens what is no file; ``names`` default to the paths.
     """
 
     def __init__(
         self, paths: Iterable[str | Path], *, size: int, mode: str = "RGB", resize: int | None = None,
-        random_frame: bool | None = None, reader: Callable[[str], IO[bytes]] | None = None,
+        random_frame: bool | None = None, whole: bool = False, names: Sequence[str] | None = None,
+        reader: Callable[[str], IO[bytes]] | None = None,
     ) -> None:  # fmt: skip
         if mode not in ("RGB", "L"):
             raise UserError(f"mode must be 'RGB' or 'L', got {mode!r}")
-        large = size >= 96
+        margin = size >= 96 and not whole
         self.paths = [os.fspath(path) for path in paths]
-        self.size, self.mode, self.reader = size, mode, reader
-        self.resize = resize if resize is not None else round(size * 256 / 224) if large else size
-        self.random_frame = large if random_frame is None else random_frame
+        self.names = self.paths if names is None else names
+        self.size, self.mode, self.whole, self.reader = size, mode, whole, reader
+        self.resize = resize if resize is not None else round(size * 256 / 224) if margin else size
+        self.random_frame = margin if random_frame is None else random_frame
         if not 0 < size <= self.resize:
             raise UserError(f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}")
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def fetch(self, indices: Tensor | Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-        chosen = torch.as_tensor(indices, dtype=torch.long).tolist()
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
+        chosen = rows.tolist()
         images = torch.empty(len(chosen), len(self.mode), self.size, self.size, dtype=torch.uint8)
         choose = partial(centre_box, size=self.size, resize=self.resize)
-        random = generator is not None and self.random_frame
-        draws = torch.rand(len(chosen), 10, 4, generator=generator) if random else None
-        for row, index in enumerate(chosen):
+        random = chance is not None and self.random_frame
+        draws = torch.rand(len(chosen), 10, 4, generator=chance) if random else None
+        for at, row in enumerate(chosen):
             if draws is not None:
-                choose = partial(random_box, draws=draws[row])
-            name = self.paths[index]
-            pixels = np.array(load_image(self.reader(name) if self.reader else name, self.mode, self.size, choose))
-            images[row] = as_images(pixels[None], name)[0]
+                choose = partial(random_box, draws=draws[at])
+            path = self.paths[row]
+            pixels = np.array(load_image(self.reader(path) if self.reader else path, self.mode, self.size, choose))
+            images[at] = torch.from_numpy(pixels.reshape(self.size, self.size, -1)).permute(2, 0, 1)
         return images
 
-    def identity(self) -> Iterable[bytes]:
-        """Names from the common folder down, and file lengths: the same wherever the folder is moved."""
+    def name(self, row: int) -> str:
+        return self.names[row]
+
+    def path(self, row: int) -> str | None:
+        return self.paths[row] if self.reader is None else None
+
+    def framed(self, side: int, channels: int) -> Files:
+        mode = "L" if channels == 1 else "RGB"
+        if (self.size, self.mode) == (side, mode):
+            return self
+        return Files(self.paths, size=side, mode=mode, whole=self.whole, names=self.names, reader=self.reader)
+
+    def held(self, memory: bool | None = None) -> Source:
+        """Small images are decoded once, into memory; True and False say otherwise."""
+        small = self.size <= 64 and len(self) * len(self.mode) * self.size**2 < 2**31
+        if not (small if memory is None else memory):
+            return self
+        return Memory(self.fetch(torch.arange(len(self))), self.names)
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""
+        yield f"{self.size} {self.resize} {self.mode}".encode()
         if self.reader is not None:
             yield from (name.encode() for name in self.paths)
             return
@@ -157,92 +153,33 @@ class Files:
         for path in paths:
             if not os.path.isfile(path):
                 raise UserError(f"image '{path}' is missing; restore it or take it out of the list")
-            name = path[len(root) :].replace(os.sep, "/")
-            yield f"{name}\0{os.path.getsize(path)}\0".encode()
+            found, name = os.stat(path), path[len(root) :].replace(os.sep, "/")
+            yield f"{name}\0{found.st_size}\0{found.st_mtime_ns if dated else ''}".encode()
 
 
-def as_images(array: np.ndarray, where: str) -> Tensor:
-    """uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W), C in {1, 3}, to a tensor (N, C, H, W)."""
-    if array.dtype != np.uint8:
-        raise UserError(f"{where}: images must be uint8 in 0..255, got {array.dtype}; scale, round and cast them")
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[3] in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    elif array.ndim != 4 or array.shape[1] not in (1, 3):
-        raise UserError(
-            f"{where}: images have shape {array.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) "
-            "with 1 or 3 channels"
-        )
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def as_labels(values: Any, what: str) -> Tensor:
-    """Integers (N,) or (N, 1), to int64 (N,)."""
-    array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.integer) or array.ndim == 0 or array.size != len(array):
-        raise UserError(f"{what} must be integers (N,), got {array.dtype} {array.shape}")
-    return torch.from_numpy(array.reshape(-1).astype(np.int64))
-
-
-def class_names(given: Sequence[str] | None, labels: Iterable[Tensor]) -> tuple[str, ...]:
-    """The names given, or numbers up to the largest label."""
-    return tuple(str(name) for name in given or range(1 + max((int(y.max()) for y in labels if len(y)), default=-1)))
-
-
-class Items:
-    """Any map-style torch ``Dataset`` of (image, label): tensor in 0..1 or uint8, PIL image or uint8 array.
-
-    Random transforms inside the dataset keep their own random state, so leave them to evenhand.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UserError(f"{type(dataset).__name__} has no length or no items; give a map-style Dataset")
-        self.dataset, self.kind = dataset, type(dataset).__name__
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def sample(self, index: int) -> tuple[Tensor, Any]:
-        """Image (C, H, W) uint8 and label."""
-        where = f"{self.kind}[{index}]"
+def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:
+    """The rows whose image decodes; the others are warned of and added to ``skipped``."""
+    good, bad = [], []
+    for row in rows:
         try:
-            image, label = self.dataset[index]
-        except (TypeError, ValueError, OSError) as error:
-            raise UserError(f"{where} does not give (image, label): {error}") from error
-        if isinstance(image, Image.Image):
-            image = np.array(convert(image, "L" if image.mode in ("1", "L") else "RGB"))
-        elif isinstance(image, Tensor):
-            if image.is_floating_point():
-                if image.numel() and not 0 <= float(image.min()) <= float(image.max()) <= 1:
-                    raise UserError(f"{where}: float images must lie in 0..1; leave out Normalize, it comes later")
-                image = (image * 255).round().to(torch.uint8)
-            image = image.cpu().numpy()
-        return as_images(np.asarray(image)[None], where)[0], label
-
-    def fetch(self, indices: Tensor | Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-        images = [self.sample(index)[0] for index in torch.as_tensor(indices, dtype=torch.long).tolist()]
-        shapes = sorted({tuple(image.shape) for image in images})
-        if len(shapes) > 1:
-            remedy = "add Resize and CenterCrop to its transform"
-            raise UserError(f"{self.kind}: images of shapes {shapes[0]} and {shapes[1]} in one batch; {remedy}")
-        return torch.stack(images)
-
-    def identity(self) -> Iterable[bytes]:
-        """The stored pixels or file names where the dataset shows them, else only its kind and length."""
-        data, samples = getattr(self.dataset, "data", None), getattr(self.dataset, "samples", ())
-        yield f"{type(self.dataset).__qualname__} {len(self)}".encode()
-        if isinstance(data, Tensor | np.ndarray):
-            yield np.asarray(data).tobytes()
-        for name, *_ in samples:
-            yield Path(name).name.encode()
+            load_image(row[0], mode)
+            good.append(row)
+        except UserError:
+            bad.append(str(row[0]))
+    if bad:
+        warnings.warn(f"skipped {len(bad)} unreadable of {len(rows)} images: {few(bad)}", stacklevel=3)
+    if skipped is not None:
+        skipped.extend(bad)
+    return good
 
 
-def from_dataset(dataset: Any, classes: Sequence[str] | None = None, name: str = "") -> Stream:
-    """A stream over any torch ``Dataset``; labels from ``.targets`` or ``.labels``, else by one pass."""
-    items = Items(dataset)
-    known = next((getattr(dataset, key) for key in ("targets", "labels") if hasattr(dataset, key)), None)
-    found = [items.sample(index)[1] for index in range(len(items))] if known is None else known
-    labels = as_labels(found, f"labels of {items.kind}")
-    return Stream(items, labels, class_names(classes or getattr(dataset, "classes", None), [labels]), name)
+def typical_size(files: Sequence[Path]) -> int:
+    """Median shorter side of up to 100 images spread over the list, at most 224."""
+    sides = []
+    for file in files[:: max(1, len(files) // 100)]:
+        try:
+            with Image.open(file) as image:
+                sides.append(min(image.size))
+        except Exception:  # whatever it is, it is reported with the file's name when that is decoded
+            continue
+    return min(median_low(sides), 224) if sides else 224

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median_low
-from typing import TypeVar
 
 import torch
-from PIL import Image
 
-from evenhand.data.sources.classes import few, shared_classes
-from evenhand.data.sources.files import SUFFIXES, Files, existing, folders_in, images_in, load_image, natural
+from evenhand.data.sources import databases, published
+from evenhand.data.sources.classes import shared_classes
+from evenhand.data.sources.files import Files, readable, typical_size
+from evenhand.data.sources.paths import (
+    SPLITS,
+    SUFFIXES,
+    existing,
+    folders_in,
+    images_in,
+    natural,
+    read_text,
+    relative_names,
+)
 from evenhand.data.sources.texts import is_table_of_texts, read_texts
-from evenhand.data.stream import Memory, Source, Stream, Streams
+from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 
-SPLITS = ("train", "val", "test", "unlabelled")
 Rows = list[tuple[Path, str | None]]  # a file and the name of its class
-Label = TypeVar("Label")
 
 
 def read(
@@ -33,6 +38,7 @@ def read(
     skipped: list[str] | None = None,
     memory: bool | None = None,
     classes: str | Sequence[str] | None = None,
+    whole: bool = False,
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
@@ -45,17 +51,16 @@ def read(
     size: default the median shorter side, at most 224; arrays keep their own size and channels.
     memory: None decodes images of at most 64 pixels into memory, False never, True always.
     classes: fixes names and order; "intersection" drops what some domain lacks.
+    whole: no margin is cropped away, for generators.
     skip_unreadable: drops bad files with a warning, and adds their names to ``skipped``.
     """
-    from evenhand.data.sources import databases, published  # here, because they build on this module
-
     place, kind = existing(path), Path(path).suffix.lower()
     given = None if isinstance(classes, str) else classes
     if place.is_dir():
         if databases.databases_in(place):
             if skip_unreadable:
                 raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
-            return databases.read_databases(place, size=size, mode=mode, memory=memory)
+            return databases.read_databases(place, size=size, mode=mode, memory=memory, whole=whole)
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark
@@ -68,19 +73,20 @@ def read(
         return published.read_npz(place, given)
     else:
         raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .jsonl or an .npz")
-    names = _agree(table, by_domain, classes)
+    names, root = _agree(table, by_domain, classes), place if place.is_dir() else place.parent
     number = {name: index for index, name in enumerate(names)}
     for key, rows in table.items():
         rows = [row for row in rows if row[1] is None or row[1] in number]
         table[key] = readable(rows, mode, skipped) if skip_unreadable else rows
         if not table[key]:
             raise UserError(f"'{key}' has no images left after skipping files or classes")
-    size = size or _typical_size([file for rows in table.values() for file, _ in rows])
+    size = size or typical_size([file for rows in table.values() for file, _ in rows])
     streams = {}
     for key, rows in table.items():
-        source = hold(Files([file for file, _ in rows], size=size, mode=mode), memory)
+        paths = [file for file, _ in rows]
+        files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root))
         labels = [number[label] for _, label in rows if label is not None]
-        streams[key] = Stream(source, torch.tensor(labels) if labels else None, names, key)
+        streams[key] = Stream(files.held(memory), torch.tensor(labels) if labels else None, names, key)
     return streams
 
 
@@ -162,16 +168,6 @@ def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
     return table, "domain" in columns
 
 
-def read_text(path: Path) -> str:
-    """A file's text, with or without byte order mark."""
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"'{path}' is not UTF-8 text (line {line}: {error.reason}); save it as UTF-8") from error
-
-
 def _agree(table: dict[str, Rows], by_domain: bool, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
     """The class names of all streams; domains must have the same, unless their intersection is wanted."""
     found: dict[str, set[str]] = {}
@@ -190,38 +186,3 @@ def _agree(table: dict[str, Rows], by_domain: bool, wanted: str | Sequence[str] 
     remedy = "add them or pass classes='intersection'"
     shared = shared_classes(found, intersection=wanted is not None, remedy=remedy)
     return tuple(sorted(shared, key=natural))
-
-
-def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:
-    """The rows whose image decodes; the others are warned of and added to ``skipped``."""
-    good, bad = [], []
-    for row in rows:
-        try:
-            load_image(row[0], mode)
-            good.append(row)
-        except UserError:
-            bad.append(str(row[0]))
-    if bad:
-        warnings.warn(f"skipped {len(bad)} unreadable of {len(rows)} images: {few(bad)}", stacklevel=3)
-    if skipped is not None:
-        skipped.extend(bad)
-    return good
-
-
-def _typical_size(files: list[Path]) -> int:
-    """Median shorter side of up to 100 images spread over the list, at most 224."""
-    sides = []
-    for file in files[:: max(1, len(files) // 100)]:
-        try:
-            with Image.open(file) as image:
-                sides.append(min(image.size))
-        except Exception:  # whatever it is, it is reported with the file's name when that is decoded
-            continue
-    return min(median_low(sides), 224) if sides else 224
-
-
-def hold(files: Files, memory: bool | None = None) -> Source:
-    """Small images are decoded once, into memory; True and False say otherwise."""
-    small = files.size <= 64 and len(files) * len(files.mode) * files.size**2 < 2**31
-    wanted = small if memory is None else memory
-    return Memory(files.fetch(range(len(files)))) if wanted else files

@@ -7,7 +7,7 @@ import gzip
 import pickle
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.sets.readers import parse_idx
-from evenhand.data.sources.files import Files, as_images, as_labels, class_names, existing, folders_in
-from evenhand.data.sources.formats import SPLITS, hold, read_text, readable
-from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.views.vectors import as_vectors
+from evenhand.data.sources.arrays import array_streams, class_names
+from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.idx import parse_idx
+from evenhand.data.sources.paths import SPLITS, existing, folders_in, read_text, relative_names
+from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 
 
@@ -159,24 +159,6 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
     return array_streams(pairs, classes or names, str(path))
 
 
-def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence[str] | None, where: str) -> Streams:
-    """Streams in memory, each from its images or vectors (floats (N, d)) and its labels or None."""
-    samples = {
-        name: as_vectors(x, f"{where}, {name}") if _is_vectors(x) else as_images(x, f"{where}, {name}")
-        for name, (x, _) in pairs.items()
-    }
-    labels = {name: as_labels(y, f"{where}, {name}: labels") for name, (_, y) in pairs.items() if y is not None}
-    names = class_names(classes, labels.values())
-    try:
-        return {name: Stream(Memory(x), labels.get(name), names, name) for name, x in samples.items()}
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-
-
-def _is_vectors(array: np.ndarray) -> bool:
-    return array.ndim == 2 and np.issubdtype(array.dtype, np.floating)
-
-
 def read_image_list(
     list_file: str | Path,
     root: str | Path,
@@ -187,6 +169,7 @@ def read_image_list(
     remap: Tensor | None = None,
     skip_unreadable: bool = False,
     skipped: list[str] | None = None,
+    whole: bool = False,
 ) -> Stream:
     """Lines ``relative/path label`` (ImageNet-LT, iNaturalist, Office, DomainNet), in the order listed.
 
@@ -220,7 +203,9 @@ def read_image_list(
         if sorted(remap.tolist()) != list(range(len(names))):
             raise UserError(f"remap must be a permutation of 0..{len(names) - 1}, one entry for each class")
         labels, names = remap[labels], tuple(names[old] for old in remap.argsort().tolist())
-    return Stream(hold(Files([file for file, _ in rows], size=size, mode=mode)), labels, names, path.stem)
+    paths = [file for file, _ in rows]
+    files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root))
+    return Stream(files.held(), labels, names, path.stem)
 
 
 def frequency_order(labels: Tensor | Sequence[int], num_classes: int) -> Tensor:

@@ -11,9 +11,10 @@ from typing import Literal, TypeAlias
 import torch
 from PIL import Image
 
-from evenhand.data.sources.files import Files, existing, folders_in, images_in, load_image
+from evenhand.data.sources.files import load_image
 from evenhand.data.sources.formats import read
-from evenhand.data.stream import Selected, Source, Stream
+from evenhand.data.sources.paths import existing, folders_in, images_in
+from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 
 Data: TypeAlias = Stream | Mapping[str, Stream] | str | Path | Iterable[str | Path]
@@ -48,16 +49,16 @@ def find_problems(data: Data) -> list[Problem]:
     first: dict[bytes, tuple[str, str]] = {}  # content hash -> place and name of its first sample
     sizes: dict[tuple[int, int], str] = {}
     modes: dict[str, str] = {}
-    for place, name, source, index in _samples(data):
+    for place, name, stream, row in _samples(data):
         try:
-            if source is None:
+            if stream is None:
                 load_image(name)
                 with Image.open(name) as image:
                     sizes.setdefault(image.size, name)
                     modes.setdefault(image.mode, name)
                 content = Path(name).read_bytes()
             else:
-                content = source.fetch(torch.tensor([index])).numpy().tobytes()
+                content = stream.fetch(torch.tensor([row]))[0].numpy().tobytes()
         except UserError as error:
             problems.append(Problem("error", "unreadable", name, str(error)))
             continue
@@ -81,24 +82,16 @@ def _streams(data: Data) -> dict[str, Stream]:
     return dict(data) if isinstance(data, Mapping) else {}
 
 
-def _file_names(source: Source) -> list[str] | None:
-    """The files behind a source, or None."""
-    if isinstance(source, Selected):
-        inner = _file_names(source.source)
-        return None if inner is None else [inner[index] for index in source.indices.tolist()]
-    return source.paths if isinstance(source, Files) and source.reader is None else None
-
-
-def _samples(data: Data) -> Iterator[tuple[str, str, Source | None, int]]:
-    """(place, name, where to fetch it from unless ``name`` is a file, index)."""
+def _samples(data: Data) -> Iterator[tuple[str, str, Stream | None, int]]:
+    """(place, name, where to fetch it from unless ``name`` is a file, row)."""
     for key, stream in _streams(data).items():
-        names = _file_names(stream.source)
-        for index in range(len(stream)):
-            place = key if stream.labels is None else f"{key}/{stream.classes[int(stream.labels[index])]}"
-            if names is None:
-                yield place, f"sample {index} of '{key}'", stream.source, index
+        for row in range(len(stream)):
+            place = key if stream.labels is None else f"{key}/{stream.classes[int(stream.labels[row])]}"
+            file = stream.samples.path(row)
+            if file is None:
+                yield place, f"sample {row} of '{key}'", stream, row
             else:
-                yield place, names[index], None, index
+                yield place, file, None, row
     if not isinstance(data, Stream | Mapping):
         paths = images_in(Path(data)) if isinstance(data, str | Path) else data
         for path in paths:

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +17,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.stream import Selected, Source, Stream, Streams
+from evenhand.data.sources.paths import SPLITS, natural
+from evenhand.data.sources.source import Kind, Source
+from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 
-SPLITS = ("train", "val", "test", "unlabelled")
 OPTIONAL = ("split", "back_translation")
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(Source):
     """Strings, and perhaps their back-translations ("" where there is none)."""
 
-    texts: Sequence[str]
-    translations: Sequence[str] | None = None
+    kind: Kind = "texts"
+    decodes = False
+
+    def __init__(
+        self, texts: Sequence[str], translations: Sequence[str] | None = None, names: Sequence[str] | None = None
+    ) -> None:
+        self.texts, self.translations = texts, translations
+        self.names = range(len(texts)) if names is None else names
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
         """Code points, int64 (N, longest), padded with 0: what a text is before a vocabulary is chosen."""
-        rows = [torch.tensor([ord(c) for c in self.texts[i]], dtype=torch.int64) for i in indices.tolist()]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        coded = [torch.tensor([ord(c) for c in self.texts[i]], dtype=torch.int64) for i in rows.tolist()]
+        return torch.nn.utils.rnn.pad_sequence(coded, batch_first=True)
 
-    def identity(self) -> Iterable[bytes]:
+    def name(self, row: int) -> str:
+        return str(self.names[row])
+
+    def pick(self, rows: Tensor) -> Texts:
+        places, other = rows.tolist(), self.translations
+        translations = None if other is None else [other[i] for i in places]
+        return Texts([self.texts[i] for i in places], translations, [self.name(i) for i in places])
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         for text in [*self.texts, *(self.translations or ())]:
             yield text.encode() + b"\0"
-
-
-def holds_text(source: Source) -> bool:
-    return holds_text(source.source) if isinstance(source, Selected) else isinstance(source, Texts)
-
-
-def texts_of(source: Source) -> Texts:
-    """The strings behind a source, in its order."""
-    if isinstance(source, Texts):
-        return source
-    assert isinstance(source, Selected)
-    inner, places = texts_of(source.source), source.indices.tolist()
-    other = inner.translations
-    return Texts([inner.texts[i] for i in places], None if other is None else [other[i] for i in places])
 
 
 def pack(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -74,8 +73,6 @@ def unpack(content: Tensor, ends: Tensor) -> list[str]:
 
 def read_texts(path: Path, content: str) -> Streams:
     """Streams by split, or "all" (and "unlabelled") without one; classes in natural order of the labels."""
-    from evenhand.data.sources.files import natural
-
     rows = list(_json_lines(path, content) if path.suffix.lower() == ".jsonl" else _csv_lines(path, content))
     if not rows:
         raise UserError(f"'{path}' has no rows; add lines with text and label")
@@ -102,6 +99,7 @@ def read_texts(path: Path, content: str) -> Streams:
         source = Texts(
             [row["text"] for _, row in lines],
             [row.get("back_translation", "") for _, row in lines] if translated else None,
+            [f"{path.name}:{where.rpartition(' ')[2]}" for where, _ in lines],
         )
         labels = None if split == "unlabelled" else torch.tensor([number[row["label"]] for _, row in lines])
         streams[split] = Stream(source, labels, classes, split)

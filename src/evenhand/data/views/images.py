@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 from evenhand.data.views import imageops
 from evenhand.data.views.imageops import Interpolation, luma, pick
 from evenhand.data.views.policies import auto_augment, rand_augment
+from evenhand.data.views.view import View
 from evenhand.errors import did_you_mean
 
 Step = Callable[[Tensor, Generator], Tensor]
@@ -37,7 +38,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Pipeline:
+class Pipeline(View):
     """Steps in order, then ``(x / 255 - mean) / std``; without steps, the evaluation pipeline."""
 
     def __init__(self, steps: Sequence[Step], mean: Sequence[float], std: Sequence[float]) -> None:
@@ -49,16 +50,16 @@ class Pipeline:
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation
 
-    def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def __call__(self, x: Tensor, chance: Generator | None = None) -> Tensor:
         if x.dtype != torch.uint8 or x.shape[1] != len(self.scale):
             raise ValueError(
                 f"images are {x.dtype} {tuple(x.shape)}; this pipeline takes uint8 (N, {len(self.scale)}, H, W)"
             )
         if self.steps:
-            if generator is None:
-                raise ValueError("generator is None; random steps need a torch.Generator on the CPU")
+            if chance is None:
+                raise ValueError("chance is None; random steps need a torch.Generator on the CPU")
             for step in self.steps:
-                x = step(x, generator)
+                x = step(x, chance)
         if self.scale.device != x.device:  # once: a copy at each step would wait for the device
             self.scale, self.shift = self.scale.to(x.device), self.shift.to(x.device)
         return x.float().mul_(self.scale).add_(self.shift)

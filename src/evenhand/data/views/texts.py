@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Generator, Tensor
 
+from evenhand.data.views.view import View
 from evenhand.data.vocabulary import PAD, UNKNOWN
 from evenhand.errors import did_you_mean
 
@@ -22,13 +23,13 @@ Step = Callable[[Tensor, Generator], Tensor]
 TRANSLATED = "back-translation"
 
 
-class TextPipeline:
+class TextPipeline(View):
     """The original or its back-translation, then steps in order; without steps, the evaluation view."""
 
     def __init__(self, steps: Sequence[Step], length: int, *, translated: bool = False) -> None:
         self.steps, self.length, self.translated = tuple(steps), length, translated
 
-    def __call__(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def __call__(self, x: Tensor, chance: Generator | None = None) -> Tensor:
         if x.dtype != torch.int64 or x.shape[1] not in (self.length, 2 * self.length):
             raise ValueError(
                 f"samples are {x.dtype} {tuple(x.shape)}; this view takes tokens, int64 (N, {self.length}) or, with "
@@ -37,11 +38,11 @@ class TextPipeline:
         original, other = x[:, : self.length], x[:, self.length :]
         if self.translated and other.shape[1]:  # a text without translation stands for itself
             original = torch.where((other != PAD).any(1, keepdim=True), other, original)
-        if self.steps and generator is None:
-            raise ValueError("generator is None; random steps need a torch.Generator on the CPU")
+        if self.steps and chance is None:
+            raise ValueError("chance is None; random steps need a torch.Generator on the CPU")
         for step in self.steps:
-            assert generator is not None
-            original = step(original, generator)
+            assert chance is not None
+            original = step(original, chance)
         return original
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from evenhand.data.settings import DataSettings
+from evenhand.data.views.view import View
 from evenhand.errors import UserError
 
 
-class Standardise:
+class Standardise(View):
     """``(x - mean) / std`` of vectors (N, d): their only view, in training and evaluation."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -20,7 +20,7 @@ class Standardise:
             raise ValueError(f"{len(mean)} means, {len(std)} deviations, least {min(std)}: one of each, std above 0")
         self.mean, self.std = torch.tensor(mean), torch.tensor(std)
 
-    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, x: Tensor, chance: torch.Generator | None = None) -> Tensor:
         if x.dtype != torch.float32 or x.shape[1:] != self.mean.shape:
             raise ValueError(f"vectors are {x.dtype} {tuple(x.shape)}; this view takes float32 (N, {len(self.mean)})")
         return (x - self.mean.to(x.device)) / self.std.to(x.device)
@@ -30,15 +30,6 @@ def vector_stats(samples: Tensor) -> tuple[list[float], list[float]]:
     """Mean and deviation of each of d numbers; 1 for one that never changes."""
     std, mean = torch.std_mean(samples.double(), 0, correction=0)
     return mean.tolist(), torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, 1.0).tolist()
-
-
-def as_vectors(array: np.ndarray, where: str) -> Tensor:
-    """Finite float arrays (N, d) as float32."""
-    vectors = torch.from_numpy(array.astype(np.float32))
-    if not vectors.isfinite().all():
-        row = int((~vectors.isfinite()).any(1).nonzero()[0])
-        raise UserError(f"{where}: vector {row} is not finite; remove it or fill it in")
-    return vectors
 
 
 def refuse_image_settings(settings: DataSettings) -> None:

@@ -61,7 +61,7 @@ class DomainAdversarial(Recogniser):
         if s.batch == 1 and s.adversary == "none" and not s.mcc:
             raise ValueError("batch = 1 leaves BatchNorm a single row without target images; give 2 or more")
         self.settings, self.data, self.seed, self.device = s, data, seed, device
-        self.net = _network(s, K, data.channels).to(device)
+        self.net = _network(s, K, data.inputs).to(device)
         self.player = s.optim.player(self.net, seed=seed, groups=_groups(s, self.net))
         d = self.net.num_features
         self.map = RandomisedMap(d, K, s.map_size, generator=dice(seed, "map")).to(device) if s.map_size else None
@@ -76,15 +76,16 @@ class DomainAdversarial(Recogniser):
             self.adversary = (s.optim_d or s.optim).player(rival.to(device), seed=seed)
             self.discriminator = rival if isinstance(rival, DomainDiscriminator) else None
         self.average = AveragedModel(self.net) if s.average_every else None
+        self.streams: Streams = {}
         self.at = Progress(0, 1, 1)
         self.reversal = 0.0
-        self.logit_scale = 1.0
 
     @property
     def needs_target(self) -> bool:
         return self.adversary is not None or self.settings.mcc > 0
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
+        self.streams = streams
         names = ("source", "target") if self.needs_target else ("source",)
         return {name: Feed(name, self.settings.batch, (self.data.train_view,)) for name in names}
 
@@ -169,38 +170,29 @@ class DomainAdversarial(Recogniser):
         due = self.settings.average_every and (self.at.step + 1) % self.settings.average_every == 0
         if self.average is not None and due and self.at.fraction >= self.settings.average_start:
             self.average.update_parameters(self.net)
-            feeds, seed = self.feeds(self.data.streams), mix(self.seed, "average", self.at.step)
-            loaders = [Loader(self.data.streams[f.stream], f, seed=seed, device=self.device) for f in feeds.values()]
+            seed, feeds = mix(self.seed, "average", self.at.step), self.feeds(self.streams).values()
+            loaders = [Loader(self.streams, feed, seed=seed, device=self.device) for feed in feeds]
             parts = zip(*(loader.iterate(0, REFRESH) for loader in loaders), strict=True)
             update_bn((torch.cat([batch.x for batch in rows]) for rows in parts), self.average)
 
     # what is learned
 
-    def judged(self) -> HeadedNet:
-        """The network that predicts, in eval mode: the average once there is one."""
+    def network(self) -> HeadedNet:
+        """The average of SWAD once there is one."""
         averaged = self.average is not None and int(self.average.n_averaged) > 0
         net: Any = self.average.module.eval() if self.average is not None and averaged else self.player.judged()
         return net
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
-        return self.judged()(self._viewed(x))
-
-    @torch.no_grad()
-    def embed(self, x: Tensor) -> Tensor:
-        """Features (N, d) before the classes, of raw samples, in eval mode."""
-        return self.judged().features(self._viewed(x))
+    @property
+    def tells(self) -> bool:  # type: ignore[override]
+        return self.discriminator is not None
 
     @torch.no_grad()
     def tell(self, x: Tensor) -> Tensor:
-        """The discriminator's logits (N,) of "source" for raw samples, in eval mode."""
         if self.discriminator is None:
             raise ValueError(f"adversary = '{self.settings.adversary}' has no domain discriminator: use dann or cdan")
         features = self.embed(x)
-        return self.discriminator.eval()(self._shown(features, self.judged().head(features).softmax(1)))
-
-    def _viewed(self, x: Tensor) -> Tensor:
-        return self.data.eval_view(x.to(self.device), dice(0))
+        return self.discriminator.eval()(self._shown(features, self.network().head(features).softmax(1)))
 
     def state(self) -> dict[str, Any]:
         return {

@@ -24,7 +24,7 @@ from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Streams
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Progress, Recogniser
-from evenhand.nets import HeadKind
+from evenhand.nets import HeadedNet, HeadKind
 from evenhand.pieces import losses
 from evenhand.pieces.mixing import mixup
 from evenhand.pieces.perturbed import LPFSGD
@@ -71,15 +71,15 @@ class LongTailClassifier(Recogniser):
     table = ClassifierSettings
 
     def __init__(self, settings: ClassifierSettings, data: Data, *, seed: int, device: torch.device) -> None:
-        self.settings, self.data = settings, data
+        self.settings, self.data, self.seed = settings, data, seed
         head: HeadKind = "cosine" if settings.loss == "ldam" else "linear"
-        self.net = settings.net.build(len(data.classes), data.channels, head).to(device)
+        self.net = settings.net.build(len(data.classes), data.inputs, head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)  # (K,)
         self.priors = self.counts / self.counts.sum()
         self.weights = torch.ones_like(self.counts)
         self.influence = False
-        self.seed = seed
+        self.logit_scale = settings.scale if settings.loss == "ldam" else 1.0  # of cosine logits
         self.chance = dice(seed)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
@@ -157,16 +157,9 @@ class LongTailClassifier(Recogniser):
             return terms.sum() / self._mass(target).sum()
         return cross_entropy(logits.float(), target, self.weights)
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
-        net = self.judged()
-        logits = net(self.data.eval_view(x.to(self.player.device), self.chance))
-        return logits * self.logit_scale
-
-    @property
-    def logit_scale(self) -> float:
-        """Cosine logits mean little until they are scaled as in training."""
-        return self.settings.scale if self.settings.loss == "ldam" else 1.0
+    def network(self) -> HeadedNet:
+        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
+        return net
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

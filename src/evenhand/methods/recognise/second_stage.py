@@ -9,6 +9,7 @@ label-aware smoothing and BatchNorm statistics shifted to the balanced sampling.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,6 @@ from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
 from evenhand.nets import HeadedNet
 from evenhand.pieces import losses
-from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 
@@ -69,12 +69,16 @@ class SecondStage(Recogniser):
     ) -> None:
         if first is None:
             raise UserError("method 'second-stage' needs a first run: set needs.first to a recipe or a run's folder")
-        self.settings, self.data = settings, data
-        self.logit_scale: float = first.logit_scale
+        views = {
+            "train_view": first.data.train_view,
+            "eval_view": first.data.eval_view,
+        }
+        self.settings, self.data, self.seed = settings, replace(data, **views), seed
+        self.logit_scale = first.logit_scale
         if first.data.counts != data.counts:
             raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
-        self.net: HeadedNet = copy.deepcopy(first.judged()).requires_grad_(False)
+        self.net: HeadedNet = copy.deepcopy(first.network()).requires_grad_(False)
         self.net.head = self._new_head(self.net.head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
 
@@ -122,9 +126,9 @@ class SecondStage(Recogniser):
             self.player.step()
         return {"loss": loss.detach()}
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
-        return self.judged()(self.data.eval_view(x.to(self.player.device), dice(0))) * self.logit_scale
+    def network(self) -> HeadedNet:
+        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
+        return net
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -14,8 +14,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from evenhand.data.loader import Batch
+from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
+from evenhand.data.stream import Streams
 from evenhand.measure.classification import predict_all
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.fixmatch import FixMatch, FixMatchTable
@@ -47,29 +48,43 @@ class CReST(FixMatch):
 
     def __init__(self, settings: CReSTSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        self.added = torch.full((len(data.streams["unlabelled"]),), -1, device=device)  # label taken over, or -1
+        self.added = torch.empty(0, dtype=torch.int64, device=device)  # label taken over of each unlabelled, or -1
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        feeds = super().feeds(streams)
+        if not len(self.added):
+            self.added = self.added.new_full((len(streams["unlabelled"]),), -1)
+        return feeds
+
+    def _within(self, at: Progress) -> tuple[int, Progress]:
+        """The generation, and how far it is."""
+        length = math.ceil(at.total_steps / self.settings.generations)
+        generation, inside = divmod(at.step, length)
+        return generation, Progress(inside, at.steps_per_epoch, length)
+
+    def refresh(self, at: Progress, streams: Streams) -> None:
+        generation, inside = self._within(at)
+        if generation and inside.step == 0:
+            self._take_over(generation, streams)
+        super().refresh(inside, streams)
 
     def schedule(self, at: Progress) -> None:
-        s = self.settings
-        length = math.ceil(at.total_steps / s.generations)
-        generation, inside = divmod(at.step, length)
-        if generation and inside == 0:
-            self._take_over(generation)
+        s, (generation, inside) = self.settings, self._within(at)
         past = generation / max(1, s.generations - 1)
         self.wanted = sharpen(self.priors, 1 / linear(past, 1.0, s.align_last))
-        super().schedule(Progress(inside, at.steps_per_epoch, length))
+        super().schedule(inside)
 
-    def _take_over(self, generation: int) -> None:
+    def _take_over(self, generation: int, streams: Streams) -> None:
         """Add the most confident of each class, then begin with fresh weights."""
-        probs = predict_all(self.predict, self.data.streams["unlabelled"]).softmax(1)
+        probs = predict_all(self.predict, streams["unlabelled"]).softmax(1)
         picked = pick_per_class(probs, crest_rates(self.data.counts, self.settings.alpha))
-        self.added = torch.full_like(self.added, -1)
-        self.added[picked.to(self.added.device)] = probs[picked].argmax(1).to(self.added.device)
-        added, device = self.added, self.player.device
+        added, device = torch.full_like(self.added, -1), self.player.device
+        added[picked.to(device)] = probs[picked].argmax(1).to(device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(mix(self.seed, "weights", generation))
-            super().__init__(self.settings, self.data, seed=self.seed, device=device)
+            self.__init__(self.settings, self.data, seed=self.seed, device=device)  # type: ignore[misc]
         self.added = added
+        self.feeds(streams)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         first, weak, strong = self.passes(batch)
@@ -91,7 +106,7 @@ class CReST(FixMatch):
             joined = weak.new_zeros(())
         else:
             joined = self.labelled_loss(weak[chosen], taken[chosen]) * chosen.float().mean()
-        N, M, count = len(self.data.labelled), len(self.added), (self.added >= 0).sum()
+        N, M, count = sum(self.data.counts), len(self.added), (self.added >= 0).sum()
         return (N * labelled + M * joined) / (N + count)
 
     def state(self) -> dict[str, Any]:
@@ -99,4 +114,4 @@ class CReST(FixMatch):
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        self.added = state["added"].to(self.added)
+        self.added = state["added"].to(self.added.device)

@@ -17,9 +17,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from evenhand.data.loader import Batch
+from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream
+from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 from evenhand.measure import confusion as metric
 from evenhand.measure.classification import evaluate
@@ -66,14 +66,14 @@ class CSSTSettings(SelfTrainingTable):
 
 
 class CSST(SelfTraining):
-    """Gain, hybrid loss, KL mask; validation moves the multipliers inside ``schedule``."""
+    """Gain, hybrid loss, KL mask; validation moves the multipliers between steps."""
 
     table = CSSTSettings
     settings: CSSTSettings
 
     def __init__(self, settings: CSSTSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        self.parts = _validation(data, settings.feedback_parts)
+        self.parts: list[Stream] = []  # of validation
         self.pursue(_objective(settings, data))
 
     def pursue(self, objective: Objective) -> None:
@@ -81,7 +81,9 @@ class CSST(SelfTraining):
         K = len(self.priors)
         self.objective = objective
         self.duals = objective.start(K).to(self.priors)
-        self.confusions = self.priors.new_full((len(self.parts), K, K), K**-2.0)  # of the parts of validation
+        self.confusions = self.priors.new_full(
+            (self.settings.feedback_parts, K, K), K**-2.0
+        )  # of the parts of validation
         self.confusion = self.confusions[0]
         groups = getattr(objective, "groups", None)
         self.names = self.data.classes
@@ -89,19 +91,24 @@ class CSST(SelfTraining):
             self.names = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
         self.gain = objective.gain(self.duals, self.confusion)
 
-    def schedule(self, at: Progress) -> None:
-        self.settings.optim.apply(self.player, at)
-        if at.step % self.settings.feedback_every == 0:
-            self._listen(at.step // self.settings.feedback_every)
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        self.parts = _validation(streams, self.settings.feedback_parts)
+        return super().feeds(streams)
 
-    def _listen(self, turn: int) -> None:
+    def refresh(self, at: Progress, streams: Streams) -> None:
         """Validation by the averaged network -> confusion matrix -> multipliers -> gain."""
+        turn, inside = divmod(at.step, self.settings.feedback_every)
+        if inside:
+            return
         part = turn % len(self.parts)
         found = evaluate(self.predict, self.parts[part]).confusion.to(self.priors)
         self.confusions[part] = found / found.sum(1, keepdim=True).clamp_min(1e-12) / len(found)  # classes weigh alike
         self.confusion = self.confusions[: turn + 1].mean(0)
         self.duals = self.objective.update(self.duals, self.confusion)
         self.gain = self.objective.gain(self.duals, self.confusion)
+
+    def schedule(self, at: Progress) -> None:
+        self.settings.optim.apply(self.player, at)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         first, weak, strong = self.passes(batch)
@@ -122,8 +129,8 @@ class CSST(SelfTraining):
             return target, confidence_mask(probs, s.confidence)
         return target, kl_mask(probs, self.gain, s.threshold, target)
 
-    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
-        return super().judge(stream, batch=batch) | self.traces({"multiplier": self.duals}, self.names)
+    def traces(self) -> dict[str, float]:
+        return super().traces() | self.by_name("multiplier", self.duals, self.names)
 
     def state(self) -> dict[str, Any]:
         seen = {"confusion": self.confusion, "confusions": self.confusions}
@@ -162,13 +169,13 @@ def _objective(s: CSSTSettings, data: Data) -> Objective:
     return AnyMetric(METRICS[s.objective], priors, s.step)
 
 
-def _validation(data: Data, parts: int) -> list[Stream]:
+def _validation(streams: Streams, parts: int) -> list[Stream]:
     """Validation cut into parts with the same class mix."""
-    if "val" not in data.streams:
+    if "val" not in streams:
         raise UserError(
             "csst is steered by validation, which the data do not have: set data.val_per_class to 50 or more"
         )
-    val = data.streams["val"]
+    val = streams["val"]
     absent = [name for name, count in zip(val.classes, val.counts, strict=True) if count == 0]
     if absent:
         warnings.warn(f"validation has no {', '.join(absent[:5])}: recall counts as 0 there", stacklevel=3)

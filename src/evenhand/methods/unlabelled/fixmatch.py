@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from evenhand import parallel
-from evenhand.data.loader import Batch
+from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
+from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate, predict_all
 from evenhand.methods.protocol import Progress
@@ -71,25 +72,37 @@ class FixMatch(SelfTraining):
 
     def __init__(self, settings: FixMatchTable, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
-        K, M = len(data.classes), len(data.streams["unlabelled"]) if settings.unlabelled_weight else 0
-        self.flex = FlexThresholds(M, K, settings.threshold) if settings.thresholds == "flexmatch" else None
+        K = len(data.classes)
+        self.flex: FlexThresholds | None = None
         self.wanted = self.priors  # (K,) what alignment aims at
         self.predicted = self.priors.clone()  # (K,) running mean of predictions
         self.marginals = self.priors.clone()  # (K,) what DARP aims at
-        self.guesses = torch.full((M if settings.refine != "none" else 0, K), 1 / K, device=device)  # last predictions
-        self.refined = self.guesses.clone()  # of DARP
+        self.guesses = torch.empty(0, K, device=device)  # last predictions, (M, K) under DARP
+        self.refined = self.guesses
         self.refines = False
-        if settings.refine == "estimated" and "val" not in data.streams:
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        feeds, s = super().feeds(streams), self.settings
+        K, M = len(self.priors), len(streams["unlabelled"]) if s.unlabelled_weight else 0
+        if s.thresholds == "flexmatch" and self.flex is None:
+            self.flex = FlexThresholds(M, K, s.threshold)
+        if s.refine != "none" and not len(self.guesses):
+            self.guesses = self.guesses.new_full((M, K), 1 / K)
+            self.refined = self.guesses.clone()
+        if s.refine == "estimated" and "val" not in streams:
             raise UserError("refine = 'estimated' needs a val stream: set data.val_per_class, or refine = 'labelled'")
+        return feeds
 
     def schedule(self, at: Progress) -> None:
+        self.settings.optim.apply(self.player, at)
+
+    def refresh(self, at: Progress, streams: Streams) -> None:
         s = self.settings
-        s.optim.apply(self.player, at)
         start = milestone(s.refine_start, at.epochs) * at.steps_per_epoch
         self.refines = s.refine != "none" and at.step >= start
         if self.refines and at.step == start and s.refine == "estimated":
-            confusion = evaluate(self.predict, self.data.streams["val"]).confusion
-            guessed = predict_all(self.predict, self.data.streams["unlabelled"]).argmax(1)
+            confusion = evaluate(self.predict, streams["val"]).confusion
+            guessed = predict_all(self.predict, streams["unlabelled"]).argmax(1)
             shares = torch.bincount(guessed, minlength=len(self.priors))
             self.marginals = estimate_priors(confusion, shares).to(self.priors)
         if self.refines and (at.step - start) % s.refine_every == 0:
@@ -139,5 +152,6 @@ class FixMatch(SelfTraining):
         super().load_state(state)
         self.predicted, self.marginals = state["predicted"].to(self.priors), state["marginals"].to(self.priors)
         self.guesses, self.refined = state["guesses"].to(self.priors), state["refined"].to(self.priors)
-        if self.flex is not None:
+        if state["flex"]:
+            self.flex = FlexThresholds(len(state["flex"]["last"]), len(self.priors), self.settings.threshold)
             self.flex.load_state_dict(state["flex"])

@@ -6,6 +6,7 @@ does not carry them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,13 +16,11 @@ from torch import Tensor
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.measure.classification import evaluate
-from evenhand.measure.confusion import coverages, recalls
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Recogniser
-from evenhand.randomness import dice
+from evenhand.nets import HeadedNet
 from evenhand.settings import Settings
 
 WATCHED = 0.99  # decay of the counts behind the share kept: about the last hundred steps
@@ -65,9 +64,7 @@ class SelfTraining(Recogniser):
 
     def __init__(self, settings: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
         self.settings, self.data, self.seed = settings, data, seed
-        if settings.unlabelled_weight:
-            _check_unlabelled(data)
-        self.net = settings.net.build(len(data.classes), data.channels).to(device)
+        self.net = settings.net.build(len(data.classes), data.inputs).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
         counts = torch.tensor(data.counts, device=device).float()
         self.priors = counts / counts.sum()  # (K,)
@@ -78,6 +75,7 @@ class SelfTraining(Recogniser):
         s, data = self.settings, self.data
         feeds = {"labelled": Feed("labelled", s.batch, (data.train_view,), torch.ones(len(streams["labelled"])))}
         if s.unlabelled_weight:
+            _check_unlabelled(streams)
             views, even = (data.train_view, data.strong_view), torch.ones(len(streams["unlabelled"]))
             feeds["unlabelled"] = Feed("unlabelled", s.unlabelled_ratio * s.batch, views, even)
         return feeds
@@ -118,22 +116,19 @@ class SelfTraining(Recogniser):
         self.tally = WATCHED * self.tally + parallel.total(counts.float())
         return {"kept": kept.float().mean()}
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
-        return self.judged()(self.data.eval_view(x.to(self.player.device), dice(0)))
+    def network(self) -> HeadedNet:
+        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
+        return net
 
-    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
-        found = evaluate(self.predict, stream, batch=batch)
-        C, (seen, kept) = found.confusion, self.tally
-        traces = {"recall": recalls(C), "coverage": coverages(C)}
-        if self.settings.unlabelled_weight:
-            traces["kept"] = kept / seen.clamp_min(1e-6)
-        return found.scalars() | self.traces(traces)
+    def traces(self) -> dict[str, float]:
+        if not self.settings.unlabelled_weight:
+            return {}
+        seen, kept = self.tally
+        return self.by_name("kept", kept / seen.clamp_min(1e-6), self.data.classes)
 
-    def traces(self, values: dict[str, Tensor], names: tuple[str, ...] | None = None) -> dict[str, float]:
-        """Values (K,) by class, as the log and the report take them: ``recall:shirt``."""
-        named = self.data.classes if names is None else names
-        return {f"{key}:{c}": v for key, part in values.items() for c, v in zip(named, part.tolist(), strict=True)}
+    def by_name(self, key: str, values: Tensor, names: Sequence[str]) -> dict[str, float]:
+        """Values as the log and the report take them: ``kept:shirt``."""
+        return {f"{key}:{name}": value for name, value in zip(names, values.tolist(), strict=True)}
 
     def state(self) -> dict[str, Any]:
         return {"player": self.player.state(), "tally": self.tally}
@@ -143,13 +138,13 @@ class SelfTraining(Recogniser):
         self.tally = state["tally"].to(self.priors)
 
 
-def _check_unlabelled(data: Data) -> None:
+def _check_unlabelled(streams: Streams) -> None:
     remedy = "add an 'unlabelled' folder, set data.unlabelled_max, or learn without (unlabelled_weight = 0)"
-    if "unlabelled" not in data.streams or not len(data.streams["unlabelled"]):
-        state = "is empty" if "unlabelled" in data.streams else "is not there"
+    if "unlabelled" not in streams or not len(streams["unlabelled"]):
+        state = "is empty" if "unlabelled" in streams else "is not there"
         raise UserError(f"the stream of unlabelled samples {state}: {remedy}")
     first = torch.tensor([0])
-    found, wanted = (tuple(s.fetch(first).shape[1:]) for s in (data.streams["unlabelled"], data.labelled))
+    found, wanted = (tuple(streams[name].fetch(first).shape[1:]) for name in ("unlabelled", "labelled"))
     if found != wanted:
         remedy = "bring both to one shape (data.size does it for image files)"
         raise UserError(f"unlabelled samples are {found}, labelled ones {wanted}: {remedy}")

@@ -1,4 +1,4 @@
-"""Judging a method while it trains: which checkpoint is the best, and what is written when."""
+"""What a training leaves behind: it is evaluated, the best so far is remembered, and checkpoints are written."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import math
 from pathlib import Path
 from typing import Any
 
-from evenhand import parallel
+from evenhand import atomic, parallel
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.measure.shift import adaptation_troubles
-from evenhand.methods.protocol import Listens, Method
+from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
-from evenhand.run.adaptation import judge_target
 from evenhand.run.selection import Best, check_selection, rules_of
 from evenhand.run.settings import Run
+from evenhand.tasks import Scores
 
 
-class Keeper:
-    """Evaluates, remembers the best, and writes checkpoints."""
+class Checkpoints:
+    """Of one run: ``last.pt``, ``best.pt``, those that other rules would choose, and those kept for studies."""
 
     def __init__(
         self, method: Method, streams: Streams, run: Run, folder: Path, digest: str, total: int, epoch_steps: int
     ) -> None:
         self.method, self.streams, self.run, self.folder = method, streams, run, folder
         self.digest, self.total, self.epoch_steps = digest, total, epoch_steps
-        check_selection(method, streams, run.select, run.select_also)
-        self.best = Best(rules_of(run.select, run.select_also))
+        check_selection(method.task, streams, run.select, run.select_also)
+        self.best = Best(rules_of(run.select, run.select_also), method.task)
         self.warned: set[str] = set()
         if parallel.is_writer():
-            checkpoint.sweep(folder)
+            atomic.sweep(folder)
 
     def begin(self) -> int:
         if (self.folder / "last.pt").exists():
@@ -38,6 +37,7 @@ class Keeper:
         return 0
 
     def resume(self) -> int:
+        """The step to go on from; the method is as it was then."""
         path = self.folder / "last.pt"
         if not path.exists():
             return 0
@@ -48,27 +48,24 @@ class Keeper:
                 "choose another run.folder, or train with the recipe.toml in it"
             )
         self.method.load_state(content["method"])
-        self.best.scores |= {self.run.select: content["best"]} | content.get("best_also", {})
+        self.best.scores |= {self.run.select: content["best"]} | content["best_also"]
         return int(content["step"])
 
-    def judge(self, step: int) -> dict[str, dict[str, float]]:
-        """Measure the streams that selection or feedback may see; the test split only if a rule says 'oracle'."""
-        measured: dict[str, dict[str, float]] = {}
+    def evaluate(self, step: int) -> dict[str, Scores]:
+        """Score the streams that selection may see, the test split only if a rule says 'oracle'; keep the best."""
         self._finite_state(step)
+        task, batch = self.method.task, self.run.eval_batch
         oracle = any(rule.kind == "oracle" for rule in self.best.rules)
-        for split in ["val"] * ("val" in self.streams) + ["test"] * oracle:
-            measured[split] = self.method.judge(self.streams[split], batch=self.run.eval_batch)
-        if isinstance(self.method, Listens) and "val" in measured:
-            self.method.feedback(measured["val"], self.streams)
-        if target := judge_target(self.method, self.streams, batch=self.run.eval_batch):
-            measured["target"] = target
+        splits = ["val"] * ("val" in self.streams) + ["test"] * oracle
+        measured = {split: task.score(self.method, self.streams[split], batch=batch) for split in splits}
+        measured |= task.watch(self.method, self.streams, batch=batch)
         for rule in self.best.beaten(measured):
             self._write("best.pt" if rule.text == self.run.select else rule.file, step)
         return measured
 
-    def troubles(self, step: int, measured: dict[str, dict[str, float]]) -> list[str]:
-        """What goes wrong with adaptation in the second half of training, each kind once."""
-        late = adaptation_troubles(measured.get("target", {})) if 2 * step >= self.total else {}
+    def troubles(self, step: int, measured: dict[str, Scores]) -> list[str]:
+        """What goes wrong in the second half of training, each kind once."""
+        late = self.method.task.troubles(measured) if 2 * step >= self.total else {}
         new = {kind: said for kind, said in late.items() if kind not in self.warned}
         self.warned |= new.keys()
         return list(new.values())

@@ -13,10 +13,9 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from evenhand import parallel
+from evenhand import atomic, parallel
 from evenhand.data.stream import Stream
 from evenhand.randomness import dice
-from evenhand.run import checkpoint
 
 DOWN, ACROSS = 2, 5
 EACH = DOWN * ACROSS  # images of a class, real and drawn
@@ -34,9 +33,8 @@ def write_sheet(path: Path, method: Any, stream: Stream, counts: list[int], *, s
     annotator there is one row, of no class (-1).
     """
     example = _tile(stream.fetch(torch.tensor([0])))
-    gan = getattr(method, "gan", method)
-    labels = _shown(counts, example.numel()) if gan.labelled or gan.judged_by.annotator is not None else [-1]
-    pairs = list(zip(_real(stream, labels), _drawn(method, gan, labels, len(counts), seed), strict=True))
+    labels = _shown(counts, example.numel()) if method.labelled or method.judge.annotator is not None else [-1]
+    pairs = list(zip(_real(stream, labels), _drawn(method, labels, len(counts), seed), strict=True))
     _, channels, h, w = example.shape
     block, step = (ACROSS * w, DOWN * h), (ACROSS * w + GAP, DOWN * h + GAP)
     size = (channels, len(labels) * step[1] - GAP, 2 * step[0] - GAP)
@@ -48,7 +46,7 @@ def write_sheet(path: Path, method: Any, stream: Stream, counts: list[int], *, s
                 sheet[:, top : top + h, left : left + w] = image
     facts = {"labels": labels, "block": block, "step": step, "tile": w, "drawn": [len(images) for _, images in pairs]}
     if parallel.is_writer():  # drawing takes all processes: BatchNorm is theirs together
-        checkpoint.write_atomically(path, _png(sheet, facts))
+        atomic.write(path, _png(sheet, facts))
 
 
 def _shown(counts: list[int], size: int) -> list[int]:
@@ -65,15 +63,15 @@ def _real(stream: Stream, labels: list[int]) -> list[Tensor]:
     return [_tile(stream.fetch(torch.nonzero(of == k).flatten()[:EACH])) for k in labels]
 
 
-def _drawn(method: Any, gan: Any, labels: list[int], num_classes: int, seed: int) -> list[Tensor]:
+def _drawn(method: Any, labels: list[int], num_classes: int, seed: int) -> list[Tensor]:
     chance = dice(seed, "sheet")
-    if gan.labelled:
+    if method.labelled:
         asked = torch.tensor(labels).repeat_interleave(EACH)
-        return list(_tile(method.sample(len(asked), asked, generator=chance)).split(EACH))
+        return list(_tile(method.sample(len(asked), asked, chance=chance)).split(EACH))
     if labels == [-1]:
-        return [_tile(method.sample(EACH, generator=chance))]
-    images = method.sample(min(POOL, 100 * num_classes), generator=chance)
-    found = gan.judged_by.label(images)
+        return [_tile(method.sample(EACH, chance=chance))]
+    images = method.sample(min(POOL, 100 * num_classes), chance=chance)
+    found = method.judge.label(images)
     return [_tile(images[found == k][:EACH]) for k in labels]
 
 

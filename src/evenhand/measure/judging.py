@@ -19,7 +19,7 @@ from torch import Tensor
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
-from evenhand.measure.features import Embedded, annotator, embed, fid_inception
+from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception
 from evenhand.measure.generative import fid, label_kl, measure_generator
 from evenhand.measure.manifold import pattern_share
 from evenhand.settings import Settings
@@ -47,9 +47,9 @@ class Judge:
 
     def __init__(self, settings: Measure, data: Data, by: Any, device: torch.device) -> None:
         self.settings, self.data = settings, data
-        self.annotator = None if by is None else annotator(by, "annotator")
         if by is not None:
-            same_task(by, data, "annotator")
+            same_classes(by.data, data, "annotator")
+        self.annotator = None if by is None else annotated(by)
         if settings.features == "inception":
             self.extractor = fid_inception(settings.inception, device=device)
         else:
@@ -173,13 +173,17 @@ def spread(x: Tensor) -> Tensor:
     return (2 * x.double().var(0).sum()).sqrt()
 
 
-def same_task(trained: Any, data: Data, role: str) -> None:
+def annotated(by: Any) -> Extractor:
+    """The features and labels of a classifier of ours."""
+    return annotator(by.network(), by.data.see, "annotator", logit_scale=by.logit_scale)
+
+
+def same_classes(theirs: Data, data: Data, role: str) -> None:
     """A classifier used on these data's images must know their classes, channels and size."""
-    theirs: Data = trained.data
     facts = {
         "classes": (list(theirs.classes), list(data.classes)),
-        "channels": (theirs.channels, data.channels),
-        "image size": (theirs.facts["size"], data.facts["size"]),
+        "channels": (theirs.inputs, data.inputs),
+        "image size": (theirs.facts.size, data.facts.size),
     }
     for name, (has, needed) in facts.items():
         if has != needed:

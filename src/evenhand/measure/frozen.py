@@ -6,7 +6,6 @@ Vectors are kept beside the data sets, named by the digest of samples, weights a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +13,19 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import Progress
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from evenhand.data.frame import Joined
-from evenhand.data.sets.catalogue import DATASETS, obtain_weights, save_whole
+from evenhand import atomic
+from evenhand.data.prepared import IMAGENET
+from evenhand.data.sets.catalogue import DATASETS, obtain_weights
 from evenhand.data.sets.packages import home
-from evenhand.data.sources.files import Files
-from evenhand.data.stream import Memory, Selected, Source, Stream, Streams
+from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError, did_you_mean
 from evenhand.nets import NETS, HeadedNet, build_net
 from evenhand.nets.weights import load_weights
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 BATCH = 64
 
 
@@ -41,13 +39,14 @@ def embed(streams: Streams, network: str, side: int) -> Streams:
     embedded: Streams = {}
     for key, stream in streams.items():
         sha = hashlib.sha256(f"{name} {mark} {side}".encode())
-        for part in _content(stream.source):
-            sha.update(part)
+        for known in stream.samples.identity(dated=True):
+            sha.update(known)
         kept = home() / "embedded" / f"{name}-{side}-{sha.hexdigest()[:16]}.safetensors"
         if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            save_whole({"vectors": _compute(stream, _frozen(name, weights), side, key)}, kept)
-        embedded[key] = replace(stream, source=Memory(load_file(kept)["vectors"]))
+            with atomic.replacing(kept, "free space or set EVENHAND_DATA") as part:
+                save_file({"vectors": _compute(stream, _frozen(name, weights), side, key)}, part)
+        names = [stream.samples.name(row) for row in range(len(stream))]
+        embedded[key] = replace(stream, samples=Memory(load_file(kept)["vectors"], names))
     return embedded
 
 
@@ -75,6 +74,8 @@ def _frozen(name: str, weights: Path) -> HeadedNet:
 @torch.no_grad()
 def _compute(stream: Stream, net: HeadedNet, side: int, label: str) -> Tensor:
     """(N, d) on a GPU if there is one."""
+    if stream.kind != "images":
+        raise UserError(f"data.embed takes images, but '{label}' holds {stream.kind}; leave it out")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net, view, err = net.to(device), Pipeline([], *IMAGENET), Console(stderr=True)
     vectors = []
@@ -82,26 +83,9 @@ def _compute(stream: Stream, net: HeadedNet, side: int, label: str) -> Tensor:
         task = bar.add_task(f"embedding {label}", total=len(stream))
         for some in torch.arange(len(stream)).split(BATCH):
             images = stream.fetch(some).to(device)
-            if images.ndim != 4:
-                raise UserError(f"data.embed takes images, but '{label}' holds vectors already; leave it out")
             images = view(images.expand(-1, 3, -1, -1))
             if images.shape[-1] != side:
                 images = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
             vectors.append(net.features(images.contiguous(memory_format=torch.channels_last)).float().cpu())
             bar.advance(task, len(some))
     return torch.cat(vectors)
-
-
-def _content(source: Source) -> Iterator[bytes]:
-    """What vectors depend on: pixels in memory; of files also when they were changed, and how they are framed."""
-    if isinstance(source, Selected):
-        yield source.indices.numpy().tobytes()
-        yield from _content(source.source)
-    elif isinstance(source, Joined):
-        for part in source.sources:
-            yield from _content(part)
-    else:
-        yield from source.identity()
-        if isinstance(source, Files):
-            yield f"{source.size} {source.resize} {source.mode}".encode()
-            yield from (str(Path(path).stat().st_mtime_ns).encode() for path in source.paths)

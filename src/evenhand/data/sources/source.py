@@ -1,0 +1,190 @@
+"""Where samples live: memory, files, databases, somebody's ``Dataset``. Nobody outside this room asks which."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Kind = Literal["images", "vectors", "tokens", "texts"]
+Samples = Tensor | list[Tensor]  # stacked, or one by one where sizes differ
+
+KINDS: dict[tuple[torch.dtype, int], Kind] = {
+    (torch.uint8, 4): "images", (torch.float32, 2): "vectors", (torch.int64, 2): "tokens",
+}  # fmt: skip
+LUMA = (0.299, 0.587, 0.114)
+
+
+class Source(ABC):
+    """Samples by row: uint8 images (N, C, H, W), float32 vectors (N, d), int64 tokens (N, L) or texts.
+
+    ``decodes`` says that fetching takes work which loader processes should share.
+    """
+
+    kind: Kind = "images"
+    decodes: bool = True
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Samples:
+        """Samples on the CPU; ``chance`` asks for the random framing of training."""
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """A sample's path or place, the same wherever it is picked, joined or held."""
+
+    def path(self, row: int) -> str | None:
+        """The file that holds this sample alone, if there is one."""
+        return None
+
+    @abstractmethod
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        """What a digest hashes: content or names; ``dated`` adds when files were changed."""
+
+    def pick(self, rows: Tensor) -> Source:
+        """The samples at ``rows``, in that order."""
+        return Picked(self, rows)
+
+    def framed(self, side: int, channels: int) -> Source:
+        """The same images as (channels, side, side); what is no image stays as it is."""
+        return self
+
+
+class Memory(Source):
+    """Samples held as one tensor; ``names`` default to row numbers."""
+
+    decodes = False
+
+    def __init__(self, samples: Tensor, names: Sequence[str] | None = None) -> None:
+        if (samples.dtype, samples.ndim) not in KINDS:
+            raise ValueError(
+                f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
+                "0..255, vectors as float32 (N, d) or tokens as int64 (N, L)"
+            )
+        self.samples, self.kind = samples.contiguous(), KINDS[samples.dtype, samples.ndim]
+        self.names = range(len(samples)) if names is None else names
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
+        return self.samples.index_select(0, rows)
+
+    def name(self, row: int) -> str:
+        return str(self.names[row])
+
+    def pick(self, rows: Tensor) -> Memory:
+        return Memory(self.samples[rows], [self.name(row) for row in rows.tolist()])
+
+    def framed(self, side: int, channels: int) -> Memory:
+        if self.kind != "images" or self.samples.shape[1:] == (channels, side, side):
+            return self
+        parts = [reframed(some, side, channels) for some in self.samples.split(4096)]
+        return Memory(torch.cat(parts), self.names)  # type: ignore[arg-type]
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        yield self.samples.numpy().tobytes()
+
+
+class Picked(Source):
+    """Some samples of another source, in a given order."""
+
+    def __init__(self, inner: Source, rows: Tensor) -> None:
+        self.inner, self.rows = inner, rows
+        self.kind, self.decodes = inner.kind, inner.decodes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Samples:
+        return self.inner.fetch(self.rows[rows], chance)
+
+    def name(self, row: int) -> str:
+        return self.inner.name(int(self.rows[row]))
+
+    def path(self, row: int) -> str | None:
+        return self.inner.path(int(self.rows[row]))
+
+    def pick(self, rows: Tensor) -> Source:
+        return Picked(self.inner, self.rows[rows])
+
+    def framed(self, side: int, channels: int) -> Source:
+        return Picked(self.inner.framed(side, channels), self.rows)
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        yield self.rows.numpy().tobytes()
+        yield from self.inner.identity(dated=dated)
+
+
+class Joined(Source):
+    """Several sources of one kind, one after the other."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.parts = tuple(parts)
+        self.kind, self.decodes = parts[0].kind, any(part.decodes for part in parts)
+        self.starts = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def _part(self, rows: Tensor) -> Tensor:
+        return torch.bucketize(rows, self.starts[1:], right=True)
+
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Samples:
+        which = self._part(rows)
+        found = [(which == i).nonzero()[:, 0] for i in range(len(self.parts))]
+        got = [
+            part.fetch(rows[at] - start, chance)
+            for part, start, at in zip(self.parts, self.starts, found, strict=False)
+            if len(at)
+        ]
+        order = torch.cat(found).argsort()
+        if got and all(isinstance(some, Tensor) for some in got):
+            return torch.cat(got)[order]  # type: ignore[arg-type]
+        listed = [image for some in got for image in some]
+        return [listed[i] for i in order.tolist()] if got else self.parts[0].fetch(rows)
+
+    def _at(self, row: int) -> tuple[Source, int]:
+        part = int(self._part(torch.tensor(row)))
+        return self.parts[part], row - int(self.starts[part])
+
+    def name(self, row: int) -> str:
+        part, inside = self._at(row)
+        return part.name(inside)
+
+    def path(self, row: int) -> str | None:
+        part, inside = self._at(row)
+        return part.path(inside)
+
+    def framed(self, side: int, channels: int) -> Source:
+        return Joined([part.framed(side, channels) for part in self.parts])
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        for part in self.parts:
+            yield from part.identity(dated=dated)
+
+
+def joined(parts: Sequence[Source]) -> Source:
+    """One source of several; what is all in memory becomes one tensor."""
+    if len(parts) == 1:
+        return parts[0]
+    held = [part for part in parts if isinstance(part, Memory)]
+    if len(held) < len(parts):
+        return Joined(parts)
+    names = [part.name(row) for part in held for row in range(len(part))]
+    return Memory(torch.cat([part.samples for part in held]), names)
+
+
+def reframed(images: Tensor, side: int, channels: int) -> Tensor:
+    """uint8 (N, C, H, W) to (N, channels, side, side): luma for grey, bilinear without aliasing for size."""
+    if channels < images.shape[1]:
+        images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True).round().byte()
+    if images.shape[-2:] != (side, side):
+        images = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
+    return images.expand(-1, channels, -1, -1)

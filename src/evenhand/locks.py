@@ -1,0 +1,41 @@
+"""One process at a time: a lock that ends with its holder, however that ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evenhand import parallel
+from evenhand.errors import UserError
+
+
+@contextmanager
+def held(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold the lock file ``path``, for all processes of a run; another holder is waited for, or named in an error."""
+    if not parallel.is_writer():
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not _take(file.fileno(), wait):
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise UserError(f"{path.parent} is in use by process {holder}: wait for it, or choose another run.folder")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _take(handle: int, wait: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock: runs there are not guarded
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True

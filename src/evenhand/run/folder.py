@@ -1,0 +1,78 @@
+"""A run's folder is a model: what is written into it so that it opens anywhere, without its data or its needs.
+
+``recipe.toml`` is everything the run depends on, ``model.json`` what its use needs to know of the data, ``*.pt`` the
+weights, ``needs/`` the models it was built on; ``streams.json`` and ``environment.json`` tell where it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from evenhand import __version__, atomic, parallel
+from evenhand.data.facts import Facts
+from evenhand.data.stream import Streams
+from evenhand.errors import UserError
+from evenhand.run.checkpoint import FORMAT, check_format
+from evenhand.run.recipe import Recipe
+from evenhand.settings import Settings
+
+
+class Model(Settings):
+    """``model.json``."""
+
+    format: int = FORMAT
+    task: str
+    digest: str
+    facts: Facts
+
+
+def describe(folder: Path, recipe: Recipe, model: Model, streams: Streams) -> None:
+    """Write everything but the weights."""
+    environment = {
+        "evenhand": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "processes": parallel.world(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    atomic.write(folder / "recipe.toml", recipe.toml())
+    atomic.write(folder / "model.json", model.model_dump_json(indent=1))
+    atomic.write_json(folder / "streams.json", {name: _told(stream) for name, stream in streams.items()})
+    atomic.write_json(folder / "environment.json", environment)
+
+
+def _told(stream: Any) -> dict[str, Any]:
+    return {
+        "samples": len(stream),
+        "classes": list(stream.classes),
+        "counts": None if stream.truth is None else stream.counts,
+        "digest": stream.digest(),
+    }
+
+
+def read_model(folder: Path) -> Model:
+    """``model.json`` of a run, of this format."""
+    path = folder / "model.json"
+    if not path.is_file():
+        if (folder / "recipe.toml").is_file():
+            check_format(1, folder)
+        raise UserError(f"{folder} is not a run: it has no model.json; give the folder that train printed")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        check_format(tree.get("format", 1), folder)
+        return Model.model_validate(tree)
+    except (ValidationError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore it, or train again") from error

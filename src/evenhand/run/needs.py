@@ -1,0 +1,61 @@
+"""Runs that a run starts from: trained once, kept under a key, and shared by all that need the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand import locks, parallel
+from evenhand.methods.protocol import Method
+from evenhand.run.opening import OpenRun, copy_model, open_run
+from evenhand.run.recipe import Need, Recipe, load_recipe, smoke_recipe
+
+VIEWS = ("augment", "strong", "normalise")  # how a needed run sees samples: its own affair
+HERE = ("device", "threads", "workers", "batchnorm", "tensorboard", "progress")  # of the machine, not of the run
+WHOLE = {"imbalance": 1.0, "n_max": None}  # an annotator judges, so it learns from all there is of every class
+
+
+def obtain_needs(recipe: Recipe, device: torch.device, *, smoke: bool = False) -> dict[str, Method]:
+    """What [needs] names, opened; each is copied into the run's folder, which then opens without the original."""
+    return {name: _obtain(name, need, recipe, device, smoke=smoke) for name, need in recipe.needs.items()}
+
+
+def _obtain(name: str, need: Need, recipe: Recipe, device: torch.device, *, smoke: bool) -> Method:
+    own = Path(recipe.run.folder) / "needs" / name
+    if not (own / "last.pt").is_file():
+        run = _trained(name, need, recipe, smoke=smoke)
+        if parallel.is_writer():
+            copy_model(run, own)
+        parallel.barrier()
+    return open_run(own, device=str(device)).method
+
+
+def _trained(name: str, need: Need, recipe: Recipe, *, smoke: bool) -> OpenRun:
+    """A run's folder as it is; or a recipe trained on this recipe's samples, unless that very run is there already."""
+    from evenhand.run.training import train
+
+    if (Path(need.recipe) / "model.json").is_file():
+        return open_run(need.recipe, device="cpu")
+    other = needed_recipe(name, need, recipe, smoke=smoke)
+    folder = Path(other.run.folder)
+    with locks.held(folder.with_name(f".{folder.name}.lock"), wait=True):
+        parallel.barrier()  # the others wait until the writing process holds the lock
+        if not (folder / "measure.json").is_file():
+            train(other, smoke=smoke)
+    return open_run(folder, device="cpu")
+
+
+def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False) -> Recipe:
+    """The needed recipe on this recipe's samples, in the folder that its contents name."""
+    other = (smoke_recipe if smoke else load_recipe)(need.recipe)
+    data: Any = {key: getattr(other.data, key) for key in VIEWS} | (WHOLE if name == "annotator" else {})
+    here = {key: getattr(recipe.run, key) for key in HERE} | {"seed": recipe.run.seed, "resume": True}
+    other = other.model_copy(
+        update={"data": recipe.data.model_copy(update=data), "run": other.run.model_copy(update=here)}
+    ).changed(need.set)
+    stem = re.sub(r"[^\w.]+", "-", need.recipe)
+    folder = Path(recipe.run.folder).parent / "needs" / f"{stem}-{other.digest()[:8]}"
+    return other.model_copy(update={"run": other.run.model_copy(update={"folder": str(folder)})})

@@ -1,0 +1,120 @@
+"""From a run's folder back to its method, with neither the training data nor the runs it needed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand import atomic, parallel
+from evenhand.data.prepared import Data, data_of, prepare_data
+from evenhand.errors import UserError, did_you_mean, users_mistake
+from evenhand.measure.frozen import embed
+from evenhand.methods import method_class
+from evenhand.methods.common import Net
+from evenhand.methods.protocol import Method
+from evenhand.nets import reads_text
+from evenhand.randomness import mix
+from evenhand.run import checkpoint
+from evenhand.run.folder import Model, read_model
+from evenhand.run.recipe import Recipe, load_recipe
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A finished or paused run: its recipe and its method with the chosen weights."""
+
+    folder: Path
+    recipe: Recipe
+    model: Model
+    method: Method
+    checkpoint: str
+    step: int
+    epoch: float
+
+    def data(self) -> Data:
+        """The data it was trained on, read again."""
+        return read_data(self.recipe, self.model)
+
+
+def read_data(recipe: Recipe, model: Model | None = None) -> Data:
+    """Streams and views of a recipe; an earlier run's statistics and words stay."""
+    with parallel.first_on_machine():
+        whole = method_class(recipe.method.name).task.whole
+        return prepare_data(recipe.data, model.facts if model else None, whole=whole, embed=embed)
+
+
+def build_method(recipe: Recipe, data: Data, device: torch.device, needs: Mapping[str, Method]) -> Method:
+    """The recipe's method with fresh weights."""
+    settings: Any = recipe.method
+    net = getattr(settings, "net", None)
+    texts = data.facts.kind == "tokens"
+    if isinstance(net, Net) and reads_text(net.name) != texts:
+        kind, other = ("texts", "text-transformer") if texts else ("images", "resnet32")
+        raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
+    with (
+        users_mistake("[method]"),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+    ):
+        torch.manual_seed(mix(recipe.run.seed, "weights"))
+        method: Method = method_class(settings.name)(settings, data, seed=recipe.run.seed, device=device, **needs)
+    return method
+
+
+def check_needs(recipe: Recipe) -> None:
+    """Refuse a [needs] entry that the method does not take, or that is neither a recipe nor a run."""
+    settings: Any = recipe.method
+    known = inspect.signature(method_class(settings.name)).parameters.keys() - {"settings", "data", "seed", "device"}
+    for name, need in recipe.needs.items():
+        if name not in known:
+            takes = did_you_mean(name, known) if known else "it needs none"
+            raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
+        load_recipe(need.recipe, need.set)
+
+
+def open_run(folder: str | Path, *, name: str | None = None, device: str | None = None) -> OpenRun:
+    """Load a run as its selection rule says, or a named checkpoint of it such as ``epoch-0010.pt``.
+
+    The device is by default the one it was trained on, or the best there is where that is not to be had.
+    """
+    folder = Path(folder)
+    model = read_model(folder)
+    recipe = load_recipe(folder / "recipe.toml")
+    name = name or chosen(recipe)
+    content = checkpoint.load(folder / name)
+    if content["digest"] != model.digest:
+        raise UserError(f"{folder / name} belongs to another run than {folder / 'model.json'}: restore that file")
+    place = _place(device or recipe.run.device, fall_back=device is None)
+    needs = {need: open_run(folder / "needs" / need, device=str(place)).method for need in recipe.needs}
+    method = build_method(recipe, data_of(recipe.data, model.facts), place, needs)
+    method.load_state(content["method"])
+    return OpenRun(folder, recipe, model, method, name, int(content["step"]), float(content["epoch"]))
+
+
+def chosen(recipe: Recipe) -> str:
+    """The checkpoint that the recipe's rule selects."""
+    return "last.pt" if recipe.run.select == "last" else "best.pt"
+
+
+def copy_model(run: OpenRun, to: Path) -> None:
+    """The run as a model alone: one checkpoint, without what only training needs."""
+    recipe = run.recipe.model_copy(update={"run": run.recipe.run.model_copy(update={"select": "last"})})
+    content = checkpoint.load(run.folder / run.checkpoint)
+    for need in run.recipe.needs:
+        copy_model(open_run(run.folder / "needs" / need, device="cpu"), to / "needs" / need)
+    atomic.write(to / "recipe.toml", recipe.toml())
+    atomic.write(to / "model.json", run.model.model_dump_json(indent=1))
+    checkpoint.save(to / "last.pt", {**content, "method": checkpoint.for_use(content["method"])})
+
+
+def _place(device: str, *, fall_back: bool) -> torch.device:
+    try:
+        return parallel.local_device(device)
+    except UserError:
+        if not fall_back:
+            raise
+        return parallel.local_device("auto")

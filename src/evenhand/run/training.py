@@ -1,0 +1,89 @@
+"""From a recipe to a measured run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand import locks, parallel
+from evenhand.data.prepared import Data
+from evenhand.errors import UserError, users_mistake
+from evenhand.methods import method_class
+from evenhand.methods.protocol import Method
+from evenhand.run import checkpoint
+from evenhand.run.folder import Model, describe, read_model
+from evenhand.run.loop import fit
+from evenhand.run.measuring import final_split, measure_open
+from evenhand.run.needs import obtain_needs
+from evenhand.run.opening import OpenRun, build_method, check_needs, chosen, read_data
+from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.tables import differences
+
+
+def train(recipe: Recipe, *, smoke: bool = False) -> Path:
+    """Train a recipe, after the runs it needs, and measure it on the test split; returns the run's folder.
+
+    ``smoke`` cuts the needed runs down as their own [smoke] tables say.
+    """
+    device = parallel.local_device(recipe.run.device)
+    parallel.start(device)
+    folder = Path(recipe.run.folder)
+    with locks.held(folder / ".lock", wait=False):
+        model = _earlier(recipe)
+        data = read_data(recipe, model)
+        method = prepare_method(recipe, data, device, smoke=smoke)
+        if model is None:
+            model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
+            if parallel.is_writer():
+                describe(folder, recipe, model, data.streams)
+        fit(method, data.streams, recipe.run, digest=model.digest)
+        if is_complete(folder) and final_split(data) in data.streams:
+            content = checkpoint.load(folder / chosen(recipe))
+            method.load_state(content["method"])
+            step, epoch = int(content["step"]), float(content["epoch"])
+            run = OpenRun(folder, recipe, model, method, chosen(recipe), step, epoch)
+            measure_open(run, data, split=final_split(data))
+    return folder
+
+
+def prepare_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:
+    """The recipe's method with fresh weights; what it needs is trained first unless it is there already."""
+    check_needs(recipe)
+    if recipe.needs:
+        check_method(recipe, data)
+    return build_method(recipe, data, device, obtain_needs(recipe, device, smoke=smoke))
+
+
+def check_method(recipe: Recipe, data: Data) -> None:
+    """What a method that needs other networks can say of its settings before they are trained."""
+    settings: Any = recipe.method
+    with users_mistake("[method]"):
+        method_class(settings.name).check(settings, data, recipe.needs.keys())
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the run reached its last step."""
+    content = checkpoint.load(folder / "last.pt")
+    return bool(content["step"] == content["total"])
+
+
+def _earlier(recipe: Recipe) -> Model | None:
+    """The model that a paused run of this very recipe has described; None where training begins.
+
+    Recipes are compared as they resolve today, so that a new option or another default parts no run from its recipe.
+    """
+    folder = Path(recipe.run.folder)
+    if not (folder / "last.pt").exists():
+        return None
+    if not recipe.run.resume:
+        raise UserError(f"{folder} already holds a run: add --resume, or choose another run.folder")
+    model, kept = read_model(folder), load_recipe(folder / "recipe.toml")
+    if kept.digest() != recipe.digest():
+        keys = ", ".join(differences(kept.essence(), recipe.essence())[:5])
+        raise UserError(
+            f"{folder} belongs to another recipe, which differs in {keys}: choose another run.folder, or go on with "
+            f"evenhand train {folder} --resume"
+        )
+    return model

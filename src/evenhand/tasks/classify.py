@@ -1,0 +1,126 @@
+"""Classify: which class is it? Judged class by class; of a domain without labels, by what needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from evenhand.data.prepared import Data
+from evenhand.data.stream import Stream, Streams
+from evenhand.measure import shift
+from evenhand.measure.classification import evaluate
+from evenhand.measure.confusion import coverages, recalls
+from evenhand.tasks import Scores, Task
+from evenhand.tasks.metric import Metric, score
+
+if TYPE_CHECKING:
+    from evenhand.methods.protocol import Recogniser
+    from evenhand.report.sections import Sections
+
+PREDICTED, COMPARED, PICTURED = 2000, 400, 300  # rows that suffice for scores, for distances, for a picture
+TRACED = 20  # classes with a line of their own in the log: the largest and the rarest
+
+
+class Classify(Task):
+    """Recalls, precision, calibration; of a target domain, label-free scores and distances."""
+
+    name = "classify"
+    noun = "samples"
+    metrics = (
+        Metric("accuracy", "accuracy"),
+        Metric("mean_recall", "mean recall"),
+        Metric("head", "head recall", path=("group_recall", "head")),
+        Metric("mid", "mid recall", path=("group_recall", "mid")),
+        Metric("tail", "tail recall", path=("group_recall", "tail")),
+        Metric("min_recall", "min recall"),
+        Metric("ece", "ECE", higher_is_better=False),
+        Metric("g_mean", "G-mean of recalls", shown=False),
+        Metric("h_mean", "H-mean of recalls", shown=False),
+        Metric("min_coverage", "min coverage", shown=False),
+        score("loss", "cross-entropy", lower=True, shown=False),
+        *(score(name, path=("adaptation", name), shown=False) for name in shift.SCORES),
+    )
+    headline, tail = metrics[1], metrics[4]
+    per_class = (Metric("recall", "recall"),)
+
+    def score(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> Scores:
+        found = evaluate(method.predict, stream, batch=batch)
+        C = found.confusion
+        by_class = {"recall": recalls(C), "coverage": coverages(C)}
+        return found.scalars() | _traces(method.data, by_class) | method.traces()
+
+    def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
+
+    def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
+        """Of a target domain: what its predictions look like, and how far it is from held-out source samples."""
+        if "target" not in streams:
+            return {}
+        target, source = streams["target"], streams["val" if "val" in streams else "source"]
+        logits = on_some(method.predict, target, PREDICTED, batch)
+        values = {name: score(logits) for name, score in shift.SCORES.items() if len(logits) > 1}
+        values["target_entropy"] = shift.target_entropy(logits)
+        values["largest_share"] = shift.largest_share(logits)
+        values["effective_classes"] = shift.effective_classes(logits)
+        values["possible_classes"] = float(min(logits.shape))
+        if method.network() is not None and min(len(source), len(target)) > 1:
+            parts = [on_some(method.embed, stream, COMPARED, batch) for stream in (source, target)]
+            values["a_distance"] = shift.proxy_a_distance(*parts)
+            if method.tells:
+                ours, theirs = (on_some(method.tell, stream, COMPARED, batch) for stream in (source, target))
+                values["domain_accuracy"] = shift.domain_accuracy(ours, theirs)
+                values["domain_loss"] = float(softplus(-ours).mean() + softplus(theirs).mean()) / 2
+        return {"target": values}
+
+    def troubles(self, watched: dict[str, Scores]) -> dict[str, str]:
+        return shift.adaptation_troubles(watched.get("target", {}))
+
+    def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
+        """Of an adaptation: its label-free numbers, and both domains in the plane of largest variance, with labels."""
+        watched = self.watch(method, data.streams, batch=batch)
+        if not watched:
+            return {}
+        found: dict[str, Any] = dict(watched["target"])
+        if method.network() is None:
+            return {"adaptation": found}
+        streams = {
+            "source": data.streams.get("val", data.labelled),
+            "target": data.streams.get("test", data.streams["target"]),
+        }
+        features = [on_some(method.embed, stream, PICTURED, batch) for stream in streams.values()]
+        planes = shift.principal_plane(torch.cat(features)).split([len(part) for part in features])
+        for (name, stream), points in zip(streams.items(), planes, strict=True):
+            labels = None if stream.labels is None else stream.labels[some_rows(stream, PICTURED)].tolist()
+            found[f"{name}_points"] = {"xy": points.tolist(), "labels": labels}
+        return {"adaptation": found}
+
+    def sections(self) -> Sections:
+        from evenhand.report.classify import SECTIONS
+
+        return SECTIONS
+
+
+CLASSIFY = Classify()
+
+
+def _traces(data: Data, values: dict[str, Tensor]) -> Scores:
+    """Values (K,) of the largest and the rarest classes, as the log takes them: ``recall:shirt``."""
+    ranked = sorted(range(len(data.classes)), key=lambda k: -data.counts[k])
+    few = ranked if len(ranked) <= TRACED else [*ranked[: TRACED // 2], *ranked[-TRACED // 2 :]]
+    return {f"{key}:{data.classes[k]}": float(part[k]) for key, part in values.items() for k in sorted(few)}
+
+
+@torch.no_grad()
+def on_some(function: Callable[[Any], Tensor], stream: Stream, most: int, batch: int) -> Tensor:
+    """A function of at most ``most`` samples spread evenly over the stream, the same every time."""
+    return torch.cat([function(stream.fetch(rows)).float().cpu() for rows in some_rows(stream, most).split(batch)])
+
+
+def some_rows(stream: Stream, most: int) -> Tensor:
+    count = min(len(stream), most)
+    return torch.arange(count) * len(stream) // count

@@ -1,0 +1,69 @@
+"""Generate: images of every class. Judged in features of real and drawn images, by an annotator, class by class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenhand.data.prepared import Data
+from evenhand.data.stream import Stream
+from evenhand.tasks import Scores, Task
+from evenhand.tasks.metric import Metric, score
+
+if TYPE_CHECKING:
+    from evenhand.methods.protocol import Drawer
+    from evenhand.report.sections import Sections
+
+
+class Generate(Task):
+    """FID and its kin, shares and variety of the classes drawn."""
+
+    name = "generate"
+    noun = "images drawn"
+    metrics = (
+        score("fid", "FID", digits=2, lower=True),
+        score("kid", "KID × 1000", digits=2, lower=True, scale=1000.0),
+        score("precision"),
+        score("recall"),
+        score("density"),
+        score("coverage"),
+        score("label_kl", "label KL", lower=True),
+        score("head", "head FID", digits=2, lower=True, path=("group_fid", "head")),
+        score("mid", "mid FID", digits=2, lower=True, path=("group_fid", "mid")),
+        score("tail", "tail FID", digits=2, lower=True, path=("group_fid", "tail")),
+        Metric("cas", "CAS", path=("classifier_score", "accuracy")),
+        Metric("cas_worst", "CAS, worst class", path=("classifier_score", "min_recall")),
+    )
+    headline, tail = metrics[0], metrics[9]
+    per_class = (
+        score("class_fid", "FID", digits=2, lower=True),
+        Metric("class_shares", "drawn"),
+        score("diversity", digits=2),
+        score("patterns", digits=2),
+    )
+    judged_by = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
+    whole = True
+
+    def score(self, method: Drawer, stream: Stream, *, batch: int = 512) -> Scores:
+        images, labels = method.exhibit(method.judge.settings.judge_samples, "judge")
+        return method.judge.scalars(images, labels, stream, batch=batch) | method.traces()
+
+    def table(self, method: Drawer, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        images, labels = method.exhibit(method.judge.settings.samples, "examine")
+        return method.judge.table(images, labels, stream, method.data.groups, batch=batch) | method.details()
+
+    def finish(self, method: Drawer, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
+        """Real and drawn images side by side, as ``sheet.png``."""
+        from evenhand.measure.sheet import write_sheet
+
+        if "test" in data.streams:
+            write_sheet(folder / "sheet.png", method, data.streams["test"], data.counts)
+        return {}
+
+    def sections(self) -> Sections:
+        from evenhand.report.generate import SECTIONS
+
+        return SECTIONS
+
+
+GENERATE = Generate()

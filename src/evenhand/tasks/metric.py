@@ -1,0 +1,46 @@
+"""A number that can be measured: where it stands, what it is called, which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``key`` names it in ``run.select`` and ``[expect]``; ``path`` is its place in measure.json, by default the key.
+
+    ``shown`` metrics are columns of the summary.
+    """
+
+    key: str
+    name: str
+    unit: str = "%"
+    scale: float = 100.0
+    digits: int = 1
+    higher_is_better: bool = True
+    shown: bool = True
+    path: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            object.__setattr__(self, "path", (self.key,))
+
+    @property
+    def label(self) -> str:
+        """``mean recall (%)``; where no unit tells what is good, an arrow does: ``FID ↓``."""
+        return f"{self.name} ({self.unit})" if self.unit else f"{self.name} {'↑' if self.higher_is_better else '↓'}"
+
+    def said(self, value: float) -> str:
+        return f"{value:.{self.digits}f}{f' {self.unit}' if self.unit else ''}"
+
+    def better(self, value: float) -> float:
+        """The value turned so that higher is better."""
+        return value if self.higher_is_better else -value
+
+
+def score(
+    key: str, name: str = "", *, digits: int = 3, lower: bool = False, scale: float = 1.0, shown: bool = True,
+    path: tuple[str, ...] = (),
+) -> Metric:  # fmt: skip
+    """A metric without unit."""
+    return Metric(key, name or key, "", scale, digits, not lower, shown, path)
