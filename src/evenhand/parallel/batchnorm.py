@@ -28,7 +28,7 @@ class JointBatchNorm(_BatchNorm):
         own = x.sum(axes) / max(rows, 1)  # (C,)
         spread = (x - own.view(shape)).square().sum(axes)  # (C,)
         parts = stack(torch.cat([own.new_tensor([rows]), own, spread]))  # (R, 1 + 2C), the only message
-        counts, centres, spreads = parts.split([1, len(own), len(own)], 1)
+        counts, centres, spreads = parts[:, :1].detach(), *parts[:, 1:].chunk(2, 1)
         count = counts.sum()
         centre = (counts * centres).sum(0) / count
         # Chan et al. 1983: no large squares cancel
@@ -55,7 +55,7 @@ def join_batchnorm(net: nn.Module, how: group.Joining | None = None) -> nn.Modul
         for module in net.modules():
             if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 module.__class__ = nn.SyncBatchNorm if group.on_gpus() else JointBatchNorm
-                module.process_group = None  # all processes
+                module.process_group = None  # type: ignore[assignment]  # all of them
     return net
 
 
