@@ -188,7 +188,9 @@ def find() -> Found:
     return found | {f"batchnorm {name}": batchnorm(*layer) for name, layer in LAYERS.items()}
 
 
-WORK = {work.__name__: work for work in (sums, penalised, far, frozen, averaged, shared, gathered, flags, drawn, evaluated)}
+WORK = {
+    work.__name__: work for work in (sums, penalised, far, frozen, averaged, shared, gathered, flags, drawn, evaluated)
+}
 
 
 def main(folder: Path) -> None:
