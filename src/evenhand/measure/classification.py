@@ -33,7 +33,7 @@ class Evaluation:
 
     @classmethod
     def _read(cls, said: Tensor, target: Tensor, num_classes: int) -> Evaluation:
-        predicted, confidence, surprise, in_top5 = said.unbind(1)
+        predicted, confidence, surprise, in_top5 = said.T.contiguous()
         return cls(predicted.long(), confidence, surprise, in_top5.bool(), target, num_classes)
 
     @property
