@@ -18,17 +18,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from evenhand import parallel
-from evenhand.data.samplers import generator
 from evenhand.parallel import gradients
 from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
+from evenhand.randomness import dice
 
 Found = dict[str, Any]
 CPU = torch.device("cpu")
 
 
 def numbers(*shape: int, key: str) -> Tensor:
-    return torch.randn(*shape, generator=generator(0, key))
+    return torch.randn(*shape, generator=dice(0, key))
 
 
 def filled(net: nn.Module) -> nn.Module:
