@@ -28,7 +28,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     ``smoke`` cuts the needed runs down as their own [smoke] tables say.
     """
     device = parallel.local_device(recipe.run.device)
-    parallel.start(device)
+    parallel.start(device, recipe.run.batchnorm)
     folder = Path(recipe.run.folder)
     with locks.held(folder / ".lock", wait=False):
         model = _earlier(recipe)
