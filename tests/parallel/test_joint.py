@@ -19,6 +19,7 @@ from evenhand import parallel
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Memory, Stream
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate, predict_all
 from evenhand.parallel import group
@@ -164,7 +165,7 @@ def flags() -> Found:
 def drawn() -> Found:
     """A class-balanced stream as a method would be fed it."""
     stream = Stream(Memory(torch.zeros(len(DRAWN), 1, 2, 2, dtype=torch.uint8)), DRAWN, tuple("abcdefghij"), "labelled")
-    feed = Feed("labelled", 40, (lambda x, _: x.float(),), sample_weights(DRAWN, 10))
+    feed = Feed("labelled", 40, (OfSamples(lambda x, _: x.float()),), sample_weights(DRAWN, 10))
     batches = list(Loader(stream, feed, seed=3, device=CPU).iterate(0, 50))
     return {"indices": torch.stack([b.indices for b in batches]), "labels": torch.stack([b.y for b in batches])}
 
