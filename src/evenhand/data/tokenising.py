@@ -14,9 +14,10 @@ from torch import Tensor
 from evenhand.data.sources.texts import Texts, texts_of
 from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.data.views.texts import TextPipeline, build_text_view
-from evenhand.data.vocabulary import HF, Cut, Pieces, Vocabulary, Words
+from evenhand.data.vocabulary import Cut, Pieces, Vocabulary, Words
 from evenhand.errors import UserError
 from evenhand.settings import Settings
+from evenhand.tokens import HF
 
 
 class TextSettings(Settings):
