@@ -91,7 +91,7 @@ def test_a_streams_features_are_kept_by_content(tmp_path: Path) -> None:
 def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = build_net("small-cnn", num_classes=4, channels=1).train()
+        net = build_net("small-cnn", num_classes=4, inputs=1).train()
     method = SimpleNamespace(
         judged=net.eval,
         data=SimpleNamespace(eval_view=lambda x, _: x.float() / 127.5 - 1),
