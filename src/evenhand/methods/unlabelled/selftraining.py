@@ -19,7 +19,7 @@ from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
 from evenhand.measure.confusion import coverages, recalls
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.common import Net, Optim, Spared
 from evenhand.methods.protocol import Recogniser
 from evenhand.randomness import dice
 from evenhand.settings import Settings
@@ -33,7 +33,7 @@ class SelfTrainingOptim(Optim):
     lr: float = Field(0.03, gt=0, description="base learning rate")
     nesterov: bool = True
     weight_decay: float = Field(5e-4, ge=0)
-    decay_norms: bool = Field(False, description="weight decay on normalisation layers too")
+    no_decay: list[Spared] = Field(["norms"], description="spared by weight decay: norms, biases, tokens, positions")
     schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
         "fixmatch", description="of the learning rate"
     )
