@@ -83,8 +83,8 @@ class VisionTransformer(HeadedNet):
 
     ``distilled`` adds a second token with a head of its own, ``head_dist``: ``heads(x)`` gives the logits of both, the
     network itself their average, while ``features`` and ``head`` remain the class token's. Positions are learned for
-    images of ``size`` and resized for others. ``drop_path`` is the share of samples that skip the last block, growing
-    linearly from none at the first.
+    images of ``size`` and resized for others. ``drop_path`` is the share of samples that skip attention, or
+    MLP, of the last block; it grows linearly from none at the first.
 
     >>> net = VisionTransformer(10, size=32, patch=4, width=64, depth=2, heads=4, distilled=True)
     >>> [logits.shape for logits in net.heads(torch.zeros(2, 3, 48, 32))]
