@@ -279,7 +279,9 @@ def test_a_metric_of_ones_own_becomes_the_gain(data: Data) -> None:
     method.pursue(AnyMetric(lambda C: C[3, 3] / C[3].sum(), data.counts))
     method.schedule(START)
     assert method.gain.diagonal().argmax() == 3
-    assert [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")] == ["multiplier:0"]
+    assert [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")] == [
+        "multiplier:0"
+    ]
 
 
 @pytest.mark.parametrize("objective", [*get_args(CSSTSettings.model_fields["objective"].annotation)])
@@ -290,7 +292,9 @@ def test_every_objective_is_steered_and_judged(data: Data, objective: str) -> No
     found = [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")]
     assert len(found) == len(method.duals)
     method.pursue(MinRecall(data.counts))
-    assert sum(key.startswith("multiplier") for key in method.task.score(method, data.streams["val"])) == len(data.classes)
+    assert sum(key.startswith("multiplier") for key in method.task.score(method, data.streams["val"])) == len(
+        data.classes
+    )
 
 
 @pytest.mark.parametrize("gain", [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0]]])

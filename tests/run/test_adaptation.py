@@ -180,7 +180,9 @@ def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:
         assert (also["accuracy"], also["step"]) == (pytest.approx(judged["accuracy"]), other.step)
         assert also["chosen_with_target_labels"] is with_labels
     own = open_run(folder)
-    assert found["accuracy"] == pytest.approx(own.method.task.score(own.method, own.data.streams["test"], batch=512)["accuracy"])
+    assert found["accuracy"] == pytest.approx(
+        own.method.task.score(own.method, own.data.streams["test"], batch=512)["accuracy"]
+    )
     assert found["also"]["oracle:accuracy"]["accuracy"] >= found["accuracy"]
     assert measure(folder) == found
 

@@ -43,6 +43,9 @@ class OpenRun:
 
 def read_data(recipe: Recipe, model: Model | None = None) -> Data:
     """Streams and views of a recipe; an earlier run's statistics and words stay."""
+    net = getattr(recipe.method, "net", None)
+    if isinstance(net, Net):
+        net.check()  # an unknown network or its weights are told of before any image is decoded
     with parallel.first_on_machine():
         whole = method_class(recipe.method.name).task.whole
         return prepare_data(recipe.data, model.facts if model else None, whole=whole, embed=embed)
@@ -90,9 +93,16 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str | None 
         raise UserError(f"{folder / name} belongs to another run than {folder / 'model.json'}: restore that file")
     place = _place(device or recipe.run.device, fall_back=device is None)
     needs = {need: open_run(folder / "needs" / need, device=str(place)).method for need in recipe.needs}
-    method = build_method(recipe, data_of(recipe.data, model.facts), place, needs)
+    method = build_method(_as_trained(recipe), data_of(recipe.data, model.facts), place, needs)
     method.load_state(content["method"])
     return OpenRun(folder, recipe, model, method, name, int(content["step"]), float(content["epoch"]))
+
+
+def _as_trained(recipe: Recipe) -> Recipe:
+    """Without the weights that networks started from: the run has its own, and those may be gone."""
+    tables = {key: getattr(recipe.method, key) for key in type(recipe.method).model_fields}
+    nets = {key: net.model_copy(update={"weights": None}) for key, net in tables.items() if isinstance(net, Net)}
+    return recipe.model_copy(update={"method": recipe.method.model_copy(update=nets)})
 
 
 def chosen(recipe: Recipe) -> str:
