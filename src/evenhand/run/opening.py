@@ -85,8 +85,7 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str | None 
     The device is by default the one it was trained on, or the best there is where that is not to be had.
     """
     folder = Path(folder)
-    model = read_model(folder)
-    recipe = load_recipe(folder / "recipe.toml")
+    model, recipe = read_model(folder), load_recipe(folder / "recipe.toml")
     name = name or chosen(recipe)
     content = checkpoint.load(folder / name)
     if content["digest"] != model.digest:
@@ -116,9 +115,10 @@ def copy_model(run: OpenRun, to: Path) -> None:
     content = checkpoint.load(run.folder / run.checkpoint)
     for need in run.recipe.needs:
         copy_model(open_run(run.folder / "needs" / need, device="cpu"), to / "needs" / need)
+    named = {"digest": recipe.digest()}
     atomic.write(to / "recipe.toml", recipe.toml())
-    atomic.write(to / "model.json", run.model.model_dump_json(indent=1))
-    checkpoint.save(to / "last.pt", {**content, "method": checkpoint.for_use(content["method"])})
+    atomic.write(to / "model.json", run.model.model_copy(update=named).model_dump_json(indent=1))
+    checkpoint.save(to / "last.pt", {**content, **named, "method": checkpoint.for_use(content["method"])})
 
 
 def _place(device: str, *, fall_back: bool) -> torch.device:
