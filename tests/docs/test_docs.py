@@ -2,8 +2,8 @@
 
 Fenced blocks by language, all blocks of a page in order, in one namespace and one temporary folder:
 
-- python: executed; an HTML comment ``given: ...`` before a block is executed too (what the reader has). With a first line
-  ``# name.py`` it is saved under that name for the commands that follow.
+- python: executed; an HTML comment ``given: ...`` before a block is executed too (what the reader has). With a first
+  line ``# name.py`` it is saved under that name for the commands that follow.
 - pycon: a doctest, so every value shown is real.
 - toml: valid TOML; with a first line ``# name.toml`` it is saved under that name for the commands that follow.
 - bash, console: ``evenhand`` and ``python examples/...`` lines are run; in console blocks, lines without ``$`` are
