@@ -2,8 +2,8 @@
 
 Representation and classifier want different sampling: features learn best from the data as they are, the classifier
 from balanced classes. cRT retrains the linear classifier with class-balanced sampling, LWS learns one scale for each
-class, tau-normalisation divides each class weight by its norm to the power tau, and MiSLAS combines scales with
-label-aware smoothing and BatchNorm statistics shifted to the balanced sampling.
+class, tau-normalisation divides each class weight by its norm to the power tau, and MiSLAS trains classifier and scales
+with label-aware smoothing and BatchNorm statistics shifted to the balanced sampling.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SecondStageSettings(Settings):
 
 
 class ScaledHead(nn.Module):
-    """A frozen classifier whose logits are multiplied by one learnt factor for each class."""
+    """A classifier, frozen or learning on, whose logits are multiplied by one learnt factor for each class."""
 
     def __init__(self, head: nn.Module, num_classes: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class SecondStage(Recogniser):
             plain.weight.data = weight / weight.norm(dim=1, keepdim=True) ** self.settings.tau
             plain.bias.data.zero_()
             return plain
-        return ScaledHead(head, K)
+        return ScaledHead(head.requires_grad_(self.settings.rule == "mislas"), K)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         labels = streams["labelled"].labels
