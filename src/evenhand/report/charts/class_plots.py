@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.report.metrics import Metric
-from evenhand.report.records import class_order
-from evenhand.report.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.charts.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.records import by_count
+from evenhand.tasks.metric import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def _name_classes(axes: Axes, names: Sequence[str]) -> None:
 
 def plot_counts(classes: Sequence[str], counts: Sequence[int], groups: Groups) -> str:
     """Training samples per class, log scale, most frequent first."""
-    order = class_order(counts, groups)
+    order = by_count(counts, groups)
     sizes = [counts[k] for k in order]
     tips = {f"bar{k}": f"{classes[k]}: {counts[k]:,} training samples" for k in order}
 
@@ -87,7 +87,7 @@ def plot_scores(
 
     Above 40 classes, lines of means. A class undefined for one seed has no dot.
     """
-    order = class_order(counts, groups)
+    order = by_count(counts, groups)
     named = len(order) <= CLASSES_NAMED
     tips: dict[str, str] = {}
 
@@ -133,7 +133,7 @@ def plot_shares(
 
     A bar is the mean over seeds, its line spans lowest to highest; above 40 classes, lines of means.
     """
-    order = class_order(counts, groups)
+    order = by_count(counts, groups)
     even, trained = 100 / len(order), 100 * np.array(counts, dtype=float)[order] / max(1, sum(counts))
     tips: dict[str, str] = {}
 
