@@ -94,7 +94,7 @@ def troubles(group: RunGroup) -> list[str]:
 
     def note(found: dict[int, list[float]], values: Sequence[float | None], low: float, high: float = inf) -> None:
         for k, value in enumerate(values):
-            if value is not None and not low <= value <= high:
+            if value is not None and (value < low or value > high):
                 found.setdefault(k, []).append(value)
 
     even = 1 / max(1, len(group.classes[0]))
@@ -122,7 +122,8 @@ def _named(group: RunGroup, classes: Mapping[int, Sequence[float]], form: str) -
     seeds, told = len(group.measured), []
     for k, values in sorted(classes.items(), key=lambda item: (-len(item[1]), fmean(item[1]))):
         often = f", {len(values)} of {seeds} seeds" if seeds > 1 else ""
-        told.append(f"‘{group.classes[0][k]}’ ({fmean(values):{form}}{often})".replace("%", "\u00a0%"))
+        mean = f"{fmean(values):{form}}".replace("%", "\u00a0%")
+        told.append(f"‘{group.classes[0][k]}’ ({mean}{often})")
     return _few(told, 5)
 
 
@@ -143,7 +144,9 @@ def _drawn(members: Sequence[RunGroup], classes: Classes, colours: Mapping[str, 
         text += parts.figure(class_plots.plot_shares(*classes, shares, colours), caption)
     if scored := [g for g in members if g.parts("class_fid")]:
         values = {g.name: [[score["value"] for score in seed] for seed in g.parts("class_fid")] for g in scored}
-        doubtful = {g.name: set().union(*(r.doubtful(CLASS_FID) for r in g.measured)) for g in scored}
+        doubtful = {
+            g.name: {k for k in range(len(classes[0])) for r in g.measured if r.doubtful(CLASS_FID, k)} for g in scored
+        }
         caption = "FID of each class; a class never drawn has none."
         if any(doubtful.values()):
             caption += " Hollow: too few images of the class, real or drawn, for the number to be trusted."

@@ -19,12 +19,8 @@ _TEMPLATES.globals["NOT_RUN"] = NOT_RUN
 parts: Any = _TEMPLATES.get_template("parts.html").module
 
 
-def page(**facts: Any) -> str:
-    return _TEMPLATES.get_template("page.html").render(facts)
-
-
-def provenance(**facts: Any) -> Markup:
-    return Markup(_TEMPLATES.get_template("provenance.html").render(facts))
+def render(template: str, **facts: Any) -> Markup:
+    return Markup(_TEMPLATES.get_template(template).render(facts))
 
 
 def joined(pieces: Iterable[str]) -> Markup:

@@ -52,7 +52,8 @@ def render(records: Sequence[RunRecord]) -> str:
     differences = difference_table(records)
     add("What differs", differences.to_html() if differences.rows else parts.note("Nothing: there is one recipe."))
     add("Provenance", _provenance(records, groups))
-    return markup.page(
+    return markup.render(
+        "page.html",
         title=", ".join(g.name for g in groups),
         verdict=verdict(groups),
         cautions=cautions(groups),
@@ -80,7 +81,8 @@ def _provenance(records: Sequence[RunRecord], groups: Sequence[RunGroup]) -> Mar
         if told:
             users.setdefault(json.dumps(told), []).append(record.name)
     commands.append(shlex.join(["evenhand", "report", *(str(r.folder) for r in records)]))
-    return markup.provenance(
+    return markup.render(
+        "provenance.html",
         groups=groups,
         digests=_digests(records),
         environments=[(_who(names, records), json.loads(found)) for found, names in users.items()],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from evenhand.errors import UserError
 from evenhand.report.records import RunRecord
@@ -29,25 +29,37 @@ class Stream(BaseModel):
     digest: str | None = None
 
 
-class Facts(BaseModel):
+class Classes(BaseModel):
+    """Names with their training counts, and groups of them."""
+
     classes: list[str] = []
     counts: list[int] = []
     groups: dict[str, list[int]] = {}
 
+    @model_validator(mode="after")
+    def _fit_together(self) -> Classes:
+        size = len(self.classes)
+        if len(self.counts) != size:
+            name = type(self).model_fields["counts"].alias or "counts"
+            raise ValueError(f"{name} has {len(self.counts)} entries, not {size}")
+        if not all(0 <= k < size for members in self.groups.values() for k in members):
+            raise ValueError(f"groups name a class beyond the {size} there are")
+        return self
+
 
 class Model(BaseModel):
     task: str | None = None
-    facts: Facts = Facts()
+    facts: Classes = Classes()
 
 
-class Measured(Facts):
+class Measured(Classes):
+    counts: list[int] = Field([], alias="train_counts")
     task: str | None = None
     split: str = ""
     select: str = ""
     checkpoint: str = ""
     groups_rule: str = ""
     samples: int | None = None
-    train_counts: list[int] = []
     also: dict[str, dict[str, float | bool | str | None]] | None = None
 
 
@@ -81,7 +93,7 @@ def _check(path: Path, found: Any, kind: Any, remedy: str, at: Sequence[str] = (
     except ValidationError as error:
         first = error.errors()[0]
         where = " ".join([str(path), ".".join(map(str, (*at, *first["loc"])))]).rstrip()
-        said = first["msg"].partition(" or instance")[0].lower()
+        said = first["msg"].removeprefix("Value error, ").partition(" or instance")[0].replace("Input", "this")
         raise UserError(f"{where}: {said}; {remedy}") from error
 
 
@@ -133,18 +145,15 @@ def load_run(folder: str | Path) -> RunRecord:
 
 def _check_measure(path: Path, measure: dict[str, Any], task: Task) -> None:
     """What the task measures are numbers, and there is one for each class where it says so."""
-    size = len(measure.get("classes", ()))
     for metric in task.metrics:
         found: Any = measure
         for key in metric.path:
             found = found.get(key) if isinstance(found, dict) else found
         _check(path, found, float | None, AGAIN, metric.path)
+    size = len(measure.get("classes", ()))
     for metric in task.per_class:
-        _check(path, measure.get(metric.path[0]), list[float | Judged | None] | None, AGAIN, metric.path)
-    for key in ("train_counts", *(metric.path[0] for metric in task.per_class)):
-        if (length := len(measure.get(key) or ())) not in (0, size):
-            raise UserError(f"{path}: {key} has {length} entries, not {size}; {AGAIN}")
-    for name, members in measure.get("groups", {}).items():
-        if not all(0 <= k < size for k in members):
-            raise UserError(f"{path}: groups.{name} names a class that is not there; {AGAIN}")
+        values = measure.get(metric.path[0])
+        _check(path, values, list[float | Judged | None] | None, AGAIN, metric.path)
+        if values and len(values) != size:
+            raise UserError(f"{path}: {metric.path[0]} has {len(values)} entries, not {size}; {AGAIN}")
     _check(path, measure, task.sections().parts, AGAIN)

@@ -60,16 +60,18 @@ class RunRecord:
 
     def of_class(self, metric: Metric, index: int) -> float | None:
         """One class's number in the metric's scale; None if not run, NaN if undefined (no samples)."""
+        entry = self._entry(metric, index)
+        return None if entry is None else scaled(metric, entry["value"])
+
+    def doubtful(self, metric: Metric, index: int) -> bool:
+        """Whether whoever measured the class's number says that it is not to be trusted."""
+        return bool((self._entry(metric, index) or {}).get("flag"))
+
+    def _entry(self, metric: Metric, index: int) -> dict[str, Any] | None:
         values = (self.measure or {}).get(metric.path[0])
         if not values:
             return None
-        entry = values[index]
-        return scaled(metric, entry["value"] if isinstance(entry, dict) else entry)
-
-    def doubtful(self, metric: Metric) -> set[int]:
-        """Classes of whose number whoever measured it says that it is not to be trusted."""
-        values = (self.measure or {}).get(metric.path[0]) or ()
-        return {k for k, entry in enumerate(values) if isinstance(entry, dict) and entry.get("flag")}
+        return values[index] if isinstance(values[index], dict) else {"value": values[index]}
 
     def curve(self, name: str, kind: str, key: str, over: str = "step") -> Line | None:
         """A number of the log where it is one, as a line called ``name``."""
@@ -118,9 +120,7 @@ class RunGroup:
     def classes(self) -> Classes:
         """As measured, else as training knew them; empty if unknown."""
         known, counts = (self.measure, "train_counts") if self.measured else (self.records[0].facts, "counts")
-        if not known.get("classes") or not known.get(counts):
-            return [], [], {}
-        return list(known["classes"]), known[counts], known.get("groups") or {}
+        return known.get("classes", []), known.get(counts, []), known.get("groups", {})
 
     @property
     def oracle(self) -> bool:

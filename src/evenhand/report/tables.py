@@ -40,8 +40,8 @@ def headline(record: RunRecord) -> str:
 def selection(group: RunGroup) -> Cell:
     """How the checkpoint was chosen; choosing on the test split is said in words."""
     if group.oracle:
-        return Cell("test split (oracle)", alarm=True, title=str(group.measure["select"]))
-    return Cell(str(group.measure.get("select", NOT_RUN)))
+        return Cell("test split (oracle)", alarm=True, title=group.measure["select"])
+    return Cell(group.measure.get("select", NOT_RUN))
 
 
 def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better: bool) -> list[Cell]:
@@ -113,12 +113,11 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     The runs are of one task; those that have not the first one's classes are left out.
     """
     groups = [g for g in group_runs(records) if g.measured]
-    classes, counts, named = groups[0].classes if groups else ([], [], {})
-    groups = [g for g in groups if g.classes[0] == classes]
     if not groups:
         return Table(f"Each class: {NOT_RUN}", ("class", "group", "training samples"), ())
+    task, (classes, counts, named) = groups[0].task, groups[0].classes
+    groups = [g for g in groups if g.classes[0] == classes]
     member = {index: name for name, members in named.items() for index in members}
-    task = groups[0].task
     pairs = [(group, metric) for group in groups for metric in task.per_class]
     rows = tuple(
         (Cell(classes[k]), Cell(member.get(k, "")), Cell(f"{counts[k]:,}"), *(_of_class(g, m, k) for g, m in pairs))
@@ -134,7 +133,7 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
 def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:
     values = [(r.label, r.of_class(metric, k)) for r in group.measured]
     cell = number_cell([(label, v) for label, v in values if v is not None], metric.digits)
-    doubtful = not cell.missing and any(k in r.doubtful(metric) for r in group.measured)
+    doubtful = not cell.missing and any(r.doubtful(metric, k) for r in group.measured)
     return replace(cell, text=f"{cell.text}*") if doubtful else cell
 
 
