@@ -205,11 +205,11 @@ def report(
     from evenhand.report.page import write_report
     from evenhand.report.reading import load_run, run_folders
     from evenhand.report.records import group_runs
-    from evenhand.report.verdict import warnings
+    from evenhand.report.verdict import task_cautions
 
     folders = run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
-    for line in warnings(group_runs(map(load_run, folders))):
+    for line in task_cautions(group_runs(map(load_run, folders))):
         print(line)
 
 

@@ -211,10 +211,10 @@ def test_thousand_classes_stay_small(tmp_path: Path) -> None:
 def test_plots_are_well_formed_and_themed() -> None:
     classes, counts = ["猫", "<b>", "$x$"], [100, 10, 0]
     svgs = [
-        class_plots.plot_counts(classes, counts, {"head": [0], "tail": [1, 2]}),
-        class_plots.plot_scores(classes, counts, {}, RECALL, {"_hidden": [[0.5, 0.4, None], [0.6, 0.4, 0.1]]}),
-        class_plots.plot_scores(classes, counts, {}, CLASS_FID, {"a": [[5, 4, 1]]}, doubtful={"a": {2}}),
-        class_plots.plot_shares(classes, counts, {}, {"a": [[0.5, 0.4, 0.1]], "b": [[0.3, 0.3, 0.4]]}),
+        class_plots.plot_counts((classes, counts, {"head": [0], "tail": [1, 2]})),
+        class_plots.plot_scores((classes, counts, {}), RECALL, {"_hidden": [[0.5, 0.4, None], [0.6, 0.4, 0.1]]}),
+        class_plots.plot_scores((classes, counts, {}), CLASS_FID, {"a": [[5, 4, 1]]}, doubtful={"a": {2}}),
+        class_plots.plot_shares((classes, counts, {}), {"a": [[0.5, 0.4, 0.1]], "b": [[0.3, 0.3, 0.4]]}),
         plots.plot_confusion([[1, 0, 0], [0, 0.5, 0.5], [0, 0, 0]], classes),
         plots.plot_reliability({"a": {"confidence": [0.5, None], "accuracy": [0.4, None], "count": [3, 0]}}),
         plots.plot_line_with_band([0.001, 0.005], {"tail": [[50, 60], [52, 58]]}, xlabel="rho", ylabel="%", log_x=True),

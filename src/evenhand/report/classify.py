@@ -15,7 +15,7 @@ from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.curves import REPEATED, run_lines
 from evenhand.report.markup import joined, parts
-from evenhand.report.records import NOT_RUN, Classes, RunGroup
+from evenhand.report.records import NOT_RUN, ClassData, RunGroup
 from evenhand.report.sections import Sections
 from evenhand.tasks.classify import CLASSIFY
 
@@ -29,14 +29,14 @@ def classes_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> M
     return each_set_of_classes(groups, lambda members, classes: _recalls(members, classes, colours))
 
 
-def _recalls(members: Sequence[RunGroup], classes: Classes, colours: Mapping[str, str]) -> Markup:
+def _recalls(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[str, str]) -> Markup:
     series = {g.name: recalls for g in members if (recalls := g.parts("recall"))}
     if not series:
         return parts.missing(f"Recall per class: {NOT_RUN}.")
     caption = "Recall per class, mean over seeds."
     if len(classes[0]) <= class_plots.CLASSES_NAMED:
         caption = "Recall per class: mean over seeds, bars from lowest to highest. Hover for the numbers."
-    drawing = class_plots.plot_scores(*classes, RECALL, series, colours)
+    drawing = class_plots.plot_scores(classes, RECALL, series, colours)
     return parts.figure(drawing, caption) + class_table(members, "Recall per class as a table")
 
 

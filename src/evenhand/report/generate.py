@@ -15,7 +15,8 @@ from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.curves import REPEATED, class_figure, class_lines, run_lines
 from evenhand.report.gallery import pictures_section
 from evenhand.report.markup import parts
-from evenhand.report.records import NOT_RUN, Classes, RunGroup, by_count
+from evenhand.report.reading import Judged
+from evenhand.report.records import NOT_RUN, ClassData, RunGroup, by_count
 from evenhand.report.sections import Sections
 from evenhand.tasks.generate import GENERATE
 
@@ -42,8 +43,7 @@ def basis(groups: Sequence[RunGroup]) -> list[str]:
     """What the scores depend on, once for all that agree."""
     users: dict[str, list[str]] = {}
     for group in groups:
-        if group.measured:
-            users.setdefault(_basis(group.measure), []).append(group.name)
+        users.setdefault(_basis(group.measure), []).append(group.name)
     return [f"{', '.join(names)}. {said}" if len(users) > 1 else said for said, names in users.items()]
 
 
@@ -137,11 +137,11 @@ def drawn_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Mar
     return each_set_of_classes(groups, lambda members, classes: _drawn(members, classes, colours))
 
 
-def _drawn(members: Sequence[RunGroup], classes: Classes, colours: Mapping[str, str]) -> Markup:
+def _drawn(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[str, str]) -> Markup:
     text = Markup()
     if shares := {g.name: found for g in members if (found := g.parts("class_shares"))}:
         caption = "Share of each class in what is drawn, by the annotator's labels. Dots: share of the training data."
-        text += parts.figure(class_plots.plot_shares(*classes, shares, colours), caption)
+        text += parts.figure(class_plots.plot_shares(classes, shares, colours), caption)
     if scored := [g for g in members if g.parts("class_fid")]:
         values = {g.name: [[score["value"] for score in seed] for seed in g.parts("class_fid")] for g in scored}
         doubtful = {
@@ -150,7 +150,7 @@ def _drawn(members: Sequence[RunGroup], classes: Classes, colours: Mapping[str, 
         caption = "FID of each class; a class never drawn has none."
         if any(doubtful.values()):
             caption += " Hollow: too few images of the class, real or drawn, for the number to be trusted."
-        text += parts.figure(class_plots.plot_scores(*classes, CLASS_FID, values, colours, doubtful), caption)
+        text += parts.figure(class_plots.plot_scores(classes, CLASS_FID, values, colours, doubtful), caption)
     if not text:
         return parts.missing(f"Shares and FID per class: {NOT_RUN}.")
     return text + class_table(members, "Classes as a table")
@@ -172,16 +172,12 @@ def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Ma
 def _rarest(group: RunGroup) -> list[str]:
     classes, counts, named = group.classes
     tail = set(named.get("tail") or range(len(counts)))
-    return [classes[k] for k in by_count(counts, named) if k in tail][-TRACED:]
+    return [classes[k] for k in by_count(group.classes) if k in tail][-TRACED:]
 
 
 class ClassifierScore(BaseModel):
     recipe: str
     drawn: int
-
-
-class Score(BaseModel):
-    value: float | None
 
 
 class Parts(BaseModel):
@@ -191,7 +187,7 @@ class Parts(BaseModel):
     manifold_fake_count: int = 0
     features_digest: str | None = None
     classifier_score: ClassifierScore | None = None
-    class_fid: list[Score] | None = None
+    class_fid: list[Judged] | None = None
     sigma_gain: list[list[float]] | None = None  # (layers, K)
 
 

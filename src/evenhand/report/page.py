@@ -50,7 +50,7 @@ def render(records: Sequence[RunRecord]) -> str:
         for title, section in task.sections().illustrated.items():
             add(title, section(same, colours), task.name)
     differences = difference_table(records)
-    add("What differs", differences.to_html() if differences.rows else parts.note("Nothing: there is one recipe."))
+    add("What differs", parts.table(differences) if differences.rows else parts.note("Nothing: there is one recipe."))
     add("Provenance", _provenance(records, groups))
     return markup.render(
         "page.html",
@@ -65,9 +65,9 @@ def _summary(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
     text, told = Markup(), list[str]()
     for same in by_task(groups).values():
         runs = [record for group in same for record in group.records]
-        text += summary_table(runs).to_html(colours)
+        text += parts.table(summary_table(runs), colours)
         if len(runs) > len(same):
-            text += parts.fold("Every run on its own", runs_table(runs).to_html())
+            text += parts.fold("Every run on its own", parts.table(runs_table(runs)))
         told += notes(same)
     return text + joined(map(parts.note, dict.fromkeys(told)))
 

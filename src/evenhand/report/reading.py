@@ -29,7 +29,7 @@ class Stream(BaseModel):
     digest: str | None = None
 
 
-class Classes(BaseModel):
+class ClassFacts(BaseModel):
     """Names with their training counts, and groups of them."""
 
     classes: list[str] = []
@@ -37,7 +37,7 @@ class Classes(BaseModel):
     groups: dict[str, list[int]] = {}
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Classes:
+    def _fit_together(self) -> ClassFacts:
         size = len(self.classes)
         if len(self.counts) != size:
             name = type(self).model_fields["counts"].alias or "counts"
@@ -49,10 +49,10 @@ class Classes(BaseModel):
 
 class Model(BaseModel):
     task: str | None = None
-    facts: Classes = Classes()
+    facts: ClassFacts = ClassFacts()
 
 
-class Measured(Classes):
+class Measured(ClassFacts):
     counts: list[int] = Field([], alias="train_counts")
     task: str | None = None
     split: str = ""

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from evenhand.tasks import Task
 from evenhand.tasks.metric import Metric
 
 NOT_RUN = "not run"
-Classes = tuple[list[str], list[int], dict[str, list[int]]]  # names, training counts, groups
+ClassData = tuple[list[str], list[int], dict[str, list[int]]]  # names, training counts, groups
 Line = tuple[str, list[float], list[float]]  # name, x, y
 
 
@@ -117,7 +117,7 @@ class RunGroup:
         return json.dumps([self.task.name, self.judged])
 
     @property
-    def classes(self) -> Classes:
+    def classes(self) -> ClassData:
         """As measured, else as training knew them; empty if unknown."""
         known, counts = (self.measure, "train_counts") if self.measured else (self.records[0].facts, "counts")
         return known.get("classes", []), known.get(counts, []), known.get("groups", {})
@@ -198,7 +198,8 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
     return [RunGroup(name, tuple(bundle)) for name, bundle in zip(names, bundles, strict=True)]
 
 
-def by_count(counts: Sequence[int], groups: Mapping[str, Sequence[int]]) -> list[int]:
+def by_count(classes: ClassData) -> list[int]:
     """Class indices from most to least training samples; ties stay within their group."""
+    _, counts, groups = classes
     rank = {index: place for place, members in enumerate(groups.values()) for index in members}
     return sorted(range(len(counts)), key=lambda k: (-counts[k], rank.get(k, 0), k))

@@ -19,7 +19,7 @@ def _none(_groups: Sequence[RunGroup]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sections:
-    """All groups that a function is given are of the task.
+    """All groups that a function is given are of the task; those of ``notes`` and ``cautions`` are measured, too.
 
     ``illustrated`` are the sections between summary and provenance, by title. HTML is made with ``markup.parts``; any
     other string is escaped. ``notes`` say what the scores depend on (below the summary and in the terminal),

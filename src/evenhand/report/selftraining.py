@@ -55,8 +55,7 @@ def _traced(record: RunRecord, prefix: str) -> list[str]:
 
 
 def _chosen(group: RunGroup, names: list[str]) -> list[str]:
-    classes, counts, named = group.classes
-    ranked = [classes[k] for k in by_count(counts, named)]
+    ranked = [group.classes[0][k] for k in by_count(group.classes)]
     listed = [name for name in ranked if name in set(names)] or names
     return listed if len(listed) <= 2 * ENDS else listed[:ENDS] + listed[-ENDS:]
 

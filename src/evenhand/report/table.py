@@ -1,16 +1,15 @@
-"""A table of cells and its three forms: Markdown, HTML, terminal."""
+"""A table of cells, for Markdown and the terminal; ``markup.parts.table`` makes HTML of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from evenhand.report.records import NOT_RUN
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from rich.table import Table as RichTable
 
 UNDEFINED = "undefined"
@@ -63,12 +62,6 @@ class Table:
     def spread(self) -> set[int]:
         """Columns in which a number has a spread."""
         return {i for row in self.rows for i, cell in enumerate(row) if cell.spread}
-
-    def to_html(self, swatches: Mapping[str, str] | None = None) -> Markup:
-        """An accessible table; ``swatches`` gives rows of these names a coloured mark, as in the plots."""
-        from evenhand.report.markup import parts
-
-        return parts.table(self, swatches or {})
 
     def to_rich(self) -> RichTable:
         """The same table for the terminal; where all rows say the same in words, the caption says it once."""

@@ -121,7 +121,7 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     pairs = [(group, metric) for group in groups for metric in task.per_class]
     rows = tuple(
         (Cell(classes[k]), Cell(member.get(k, "")), Cell(f"{counts[k]:,}"), *(_of_class(g, m, k) for g, m in pairs))
-        for k in by_count(counts, named)
+        for k in by_count(groups[0].classes)
     )
     columns = ("class", "group", "training samples", *(f"{g.name} {m.label}" for g, m in pairs))
     told = task.sections()
@@ -139,8 +139,9 @@ def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:
 
 def notes(groups: Sequence[RunGroup]) -> list[str]:
     """What the numbers depend on; the groups are of one task."""
-    rules = sorted({g.measure["groups_rule"] for g in groups if "groups_rule" in g.measure})
-    return groups[0].task.sections().notes(groups) + [f"Head, mid and tail: {'; '.join(rules)}."] * bool(rules)
+    measured = [group for group in groups if group.measured]
+    rules = sorted({g.measure["groups_rule"] for g in measured if "groups_rule" in g.measure})
+    return groups[0].task.sections().notes(measured) + [f"Head, mid and tail: {'; '.join(rules)}."] * bool(rules)
 
 
 def _flat(recipe: Any, prefix: str = "") -> dict[str, str]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from evenhand.report.records import RunRecord, by_task, group_runs
 from evenhand.report.tables import notes, per_class_table, summary_table
+from evenhand.report.verdict import task_cautions
 
 ACROSS = 7  # numbers that fit on a line
 
@@ -21,5 +22,5 @@ def print_tables(records: Sequence[RunRecord]) -> None:
             say.print(per_class_table(runs).to_rich())
         turn = ACROSS < len(table.numbers) > len(groups)
         say.print((table.turned() if turn else table).to_rich())
-        for line in notes(groups) + task.sections().cautions(groups):
+        for line in notes(groups) + task_cautions(groups):
             say.print(line, markup=False, highlight=False)

@@ -53,9 +53,10 @@ def _weight(best: RunGroup, rival: RunGroup, metric: Metric) -> str:
     return f"The lead over {rival.name} ({lead:.{metric.digits}f}) lies within the spread of the seeds."
 
 
-def warnings(groups: Sequence[RunGroup]) -> list[str]:
+def task_cautions(groups: Sequence[RunGroup]) -> list[str]:
     """What the tasks say is wrong with the runs or with what judged them."""
-    return [said for task, same in by_task(groups).items() for said in task.sections().cautions(same)]
+    tasks = by_task(group for group in groups if group.measured)
+    return [said for task, same in tasks.items() for said in task.sections().cautions(same)]
 
 
 def cautions(groups: Sequence[RunGroup]) -> Markup:
@@ -73,6 +74,6 @@ def cautions(groups: Sequence[RunGroup]) -> Markup:
         tests = (r.streams.get("test", {}).get("digest") for g in same for r in g.measured)
         if len({*tests} - {None}) > 1:
             found.append("The runs were tested on different data (see the digests below).")
-    found += warnings(measured)
+    found += task_cautions(groups)
     oracles = [g.name for g in groups if g.oracle]
     return parts.cautions(oracles, found) if oracles or found else Markup()

@@ -24,7 +24,7 @@ from evenhand.report.reading import load_run
 from evenhand.report.records import by_task, group_runs
 from evenhand.report.tables import summary_table
 from evenhand.report.terminal import print_tables
-from evenhand.report.verdict import warnings
+from evenhand.report.verdict import task_cautions
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.training import train
 from evenhand.tasks import task_named
@@ -114,7 +114,7 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
         f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
     )
     tables = "\n".join(summary_table(same).to_markdown() for same in by_task(records).values())
-    remarks = verdicts + warnings(group_runs(records))
+    remarks = verdicts + task_cautions(group_runs(records))
     text = head + tables + "\n" + "".join(f"\n- {line}" for line in remarks) + "\n" * bool(remarks)
     atomic.write(folder / "table.md", text)
     page = write_report(runs, folder / "report.html")
