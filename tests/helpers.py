@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from evenhand.data.facts import Facts
 from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data
+from evenhand.data.views.view import OfSamples
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -23,10 +26,16 @@ def seeded(seed: int = 0) -> torch.Generator:
 def batches(method: Any, data: Data, count: int = 1) -> list[dict[str, Batch]]:
     """The first ``count`` batches that the loop would give the method."""
     columns = {
-        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=torch.device("cpu")).iterate(0, count))
+        key: list(Loader(data.streams, feed, seed=0, device=torch.device("cpu")).iterate(0, count))
         for key, feed in method.feeds(data.streams).items()
     }
     return [{key: column[step] for key, column in columns.items()} for step in range(count)]
+
+
+def toy_data(classes: Sequence[str], **facts: Any) -> Data:
+    """What a method of a test needs to know of its classes."""
+    view = OfSamples(lambda x, _: x)
+    return Data(Facts(classes=tuple(classes), counts=[1] * len(classes), **facts), view, view, view)
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
