@@ -26,7 +26,7 @@ OPENED = 2  # groups whose pictures are not folded away
 
 
 class Points(BaseModel):
-    xy: list[Annotated[list[float], Field(min_length=2, max_length=2)]]
+    xy: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(min_length=1)
     labels: list[int] | None
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import BaseModel, model_validator
 
-from evenhand.report import adaptation as adapting
-from evenhand.report import selftraining
+from evenhand.report import adaptation, selftraining
 from evenhand.report.adaptation import Domains
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
@@ -118,9 +117,9 @@ SECTIONS = Sections(
         "Self-training": selftraining.section,
         "Confusions": confusions_section,
         "Calibration": calibration_section,
-        "Adaptation": adapting.section,
+        "Adaptation": adaptation.section,
     },
-    cautions=adapting.troubles,
+    cautions=adaptation.troubles,
     parts=Parts,
     classes="Recall per class",
 )

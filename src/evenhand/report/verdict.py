@@ -16,30 +16,19 @@ from evenhand.tasks.metric import Metric
 
 def verdict(groups: Sequence[RunGroup]) -> Markup:
     """Who is best on each task's headline, and what that does to the tail, in one or two plain sentences."""
-    return Markup(" ").join(parts.verdict(_standing(task, same)) for task, same in by_task(groups).items())
+    return Markup(" ").join(_of_task(task, same) for task, same in by_task(groups).items())
 
 
-def _standing(task: Task, groups: Sequence[RunGroup]) -> dict[str, str]:
-    metric, tail = task.headline, task.tail
+def _of_task(task: Task, groups: Sequence[RunGroup]) -> Markup:
+    metric = task.headline
     able = [g for g in groups if said(g, metric)]
     fair = [g for g in able if not g.oracle] or able
-    if not fair:
-        return {"metric": metric.name, "best": ""}
     same = [g for g in fair if g.comparable_key == fair[0].comparable_key]
     ranked = sorted(same, key=lambda g: -metric.better(fmean(v for _, v in g.values(metric))))
-    best, rival = ranked[0], ranked[1] if len(ranked) > 1 else None
-    return {
-        "metric": metric.name,
-        "among": "" if len(same) == len(fair) else f" among the {len(same)} comparable",
-        "best": best.name,
-        "how": said(best, metric),
-        "size": best.size,
-        "tail_name": tail.name,
-        "tail": said(best, tail),
-        "rival": rival.name if rival else "",
-        "rival_tail": said(rival, tail) if rival else "",
-        "remark": _weight(best, rival, metric) if rival else "",
-    }
+    best, rival = [*ranked, None, None][:2]
+    among = "" if len(same) == len(fair) else f" among the {len(same)} comparable"
+    remark = _weight(best, rival, metric) if best and rival else ""
+    return parts.verdict(task, best, rival, among, remark, said)
 
 
 def _weight(best: RunGroup, rival: RunGroup, metric: Metric) -> str:
