@@ -116,7 +116,7 @@ def train(
 ) -> None:
     """Train a recipe and measure it; under torchrun, on several processes."""
     from evenhand import parallel
-    from evenhand.report.records import load_run
+    from evenhand.report.reading import load_run
     from evenhand.report.terminal import print_tables
     from evenhand.run import train as run_training
 
@@ -146,27 +146,22 @@ def measure(
     """Per-class table, head/mid/tail and calibration of a run; or FID, precision, recall and class shares."""
     from dataclasses import replace
 
-    from rich.console import Console
-
     from evenhand.errors import UserError
-    from evenhand.report.tables import load_run, per_class_table
+    from evenhand.report.reading import load_run
+    from evenhand.report.tables import headline
     from evenhand.report.terminal import print_tables
     from evenhand.run.measuring import measure as measure_run
-    from evenhand.run.samples import classifier_score
 
     if cas is not None and split != "test":
         raise UserError(f"--cas is tested on the test split: leave out --split {split}")
     result = measure_run(run, split=split)
     if cas is not None:
+        from evenhand.run.samples import classifier_score
+
         result |= {"classifier_score": classifier_score(run, recipe=cas, count=cas_images)}
-    if "fid" in result:
-        print_tables([replace(load_run(run), measure=result)])
-        return
-    if split == "test":
-        Console().print(per_class_table([load_run(run)]).to_rich())
-    groups = "  ".join(f"{name} {100 * value:.1f}" for name, value in result["group_recall"].items())
-    print(f"{split}: mean recall {100 * result['mean_recall']:.1f} %  {groups}  ({result['groups_rule']})")
-    print(f"worst class {100 * result['min_recall']:.1f} %   ECE {100 * result['ece']:.1f} %")
+    record = replace(load_run(run), measure=result)
+    print(f"{split}: {headline(record)}")
+    print_tables([record])
 
 
 @app.command()
@@ -207,13 +202,14 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
 ) -> None:
     """One self-contained HTML page, several runs side by side."""
-    from evenhand.report.generators import judged_apart
     from evenhand.report.page import write_report
-    from evenhand.report.records import group_runs, load_run, run_folders
+    from evenhand.report.reading import load_run, run_folders
+    from evenhand.report.records import group_runs
+    from evenhand.report.verdict import task_cautions
 
     folders = run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
-    for line in judged_apart(group_runs(map(load_run, folders))):
+    for line in task_cautions(group_runs(map(load_run, folders))):
         print(line)
 
 

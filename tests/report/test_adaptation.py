@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.report.page import render
-from evenhand.report.records import load_run
+from evenhand.report.reading import load_run
 from evenhand.report.tables import summary_table
 
 RECIPE = '[method]\nname = "domain-adversarial"\n[run]\nseed = {seed}\nselect = "label-free:infomax"\n'
@@ -21,7 +21,8 @@ def run_folder(root: Path, seed: int = 0, **numbers: float) -> Path:
     health = {"domain_accuracy": 0.7, "a_distance": 1.2, "effective_classes": 2.0, "possible_classes": 2.0, **numbers}
     also: dict[str, Any] = {"accuracy": 0.75, "chosen_with_target_labels": True, "step": 20, "checkpoint": "x.pt"}
     measure = {
-        "split": "test", "checkpoint": "best.pt", "select": "label-free:infomax", "classes": ["cat", "dog"],
+        "task": "classify", "split": "test", "checkpoint": "best.pt", "select": "label-free:infomax",
+        "classes": ["cat", "dog"],
         "train_counts": [10, 5], "groups": {}, "accuracy": 0.5 + seed / 10, "mean_recall": 0.5, "recall": [0.4, 0.6],
         "confusion": [[0.2, 0.3], [0.2, 0.3]], "also": {"oracle:accuracy": also},
         "adaptation": {**health, "source_points": points, "target_points": {**points, "labels": None}},

@@ -19,17 +19,19 @@ from evenhand import parallel
 from evenhand.cli import app
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
+from evenhand.measure.sheet import write_sheet
 from evenhand.report.gallery import load_sheet, pictures_section
-from evenhand.report.generators import basis, judged_apart, troubles
+from evenhand.report.generate import basis, judged_apart, troubles
 from evenhand.report.page import render, write_report
-from evenhand.report.records import RunRecord, group_runs, load_run
-from evenhand.report.tables import by_kind, per_class_table, summary_table
+from evenhand.report.reading import load_run
+from evenhand.report.records import RunRecord, by_task, group_runs
+from evenhand.report.tables import per_class_table, summary_table
 from evenhand.report.terminal import print_tables
 from evenhand.report.verdict import cautions, verdict
+from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.reproduce import _number
-from evenhand.run.runs import open_run, train
-from evenhand.run.sheet import write_sheet
+from evenhand.run.training import train
 
 CLASSES = ["cat", "dog", "<i>lynx"]
 COUNTS = [1000, 100, 10]
@@ -44,7 +46,7 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         for k in range(3)
     ]
     measure = {
-        "split": "test", "checkpoint": "last.pt", "step": 30, "select": "last", "classes": CLASSES,
+        "task": "generate", "split": "test", "checkpoint": "last.pt", "step": 30, "select": "last", "classes": CLASSES,
         "train_counts": COUNTS, "groups_rule": "1/1/1, by training count", "features": "annotator",
         "dimensions": 64, "resize": "the classifier's own view", "reference": "test, 409 images", "real_count": 409,
         "fake_count": 1200, "fid": fid, "kid_subsets": 100, "kid_subset_size": 409, "kid": fid / 1000, "kid_std": 0.001,
@@ -70,6 +72,8 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
     streams = {"labelled": {"classes": CLASSES, "counts": COUNTS, "digest": "feed02", "samples": 1110}}
     recipe = f'[method]\nname = "gsr-gan"\nstrength = {strength}\n[method.optim_g]\nlr = 1e-3\n[run]\nseed = {seed}\n'
     (folder / "recipe.toml").write_text(recipe)
+    model = {"format": 2, "task": "generate", "facts": {"classes": CLASSES, "counts": COUNTS}}
+    (folder / "model.json").write_text(json.dumps(model))
     (folder / "measure.json").write_text(json.dumps(measure))
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
     (folder / "streams.json").write_text(json.dumps(streams))
@@ -81,11 +85,11 @@ class Painter:
 
     labelled = True
 
-    def sample(self, count: int, labels: torch.Tensor | None = None, *, generator: torch.Generator) -> torch.Tensor:
+    def sample(self, count: int, labels: torch.Tensor | None = None, *, chance: torch.Generator) -> torch.Tensor:
         shades = torch.arange(count) % 3 if labels is None else labels
         return (100 + shades).byte().view(-1, 1, 1, 1).expand(count, 1, 8, 8)
 
-    class judged_by:  # noqa: N801
+    class judge:  # noqa: N801
         annotator = "one"
 
         @staticmethod
@@ -137,7 +141,8 @@ def test_lower_fid_wins_and_higher_coverage(tmp_path: Path) -> None:
     }
     assert best["FID ↓"] == [True, False]
     assert best["coverage ↑"] == [False, True]
-    assert verdict(group_runs(runs)).startswith("Best FID: a (9.00, 1 seed); tail FID 27.00 against 33.00 for b.")
+    said = verdict(group_runs(runs)).striptags()
+    assert said.startswith("Best FID: a (9.00, 1 seed); tail FID 27.00 against 33.00 for b.")
 
 
 def test_class_table_marks_what_cannot_be_trusted(tmp_path: Path) -> None:
@@ -256,10 +261,10 @@ def test_mixed_reports_show_both(tmp_path: Path) -> None:
     measure = json.loads((other / "measure.json").read_text())
     kept = {key: measure[key] for key in ("split", "select", "classes", "train_counts", "groups")}
     scores = {"recall": [0.9, 0.6, 0.3], "mean_recall": 0.6, "group_recall": {"tail": 0.3}}
-    (other / "measure.json").write_text(json.dumps({**kept, **scores}))
+    (other / "measure.json").write_text(json.dumps({"task": "classify", **kept, **scores}))
     records = loaded(folder, other)
-    assert [[r.name for r in kind] for kind in by_kind(records)] == [["ce"], ["gan"]]
-    assert verdict(group_runs(records)) == (
+    assert [[r.name for r in runs] for runs in by_task(records).values()] == [["ce"], ["gan"]]
+    assert verdict(group_runs(records)).striptags() == (
         "Mean recall of ce: 60.0 %, 1 seed; tail recall 30.0 %. FID of gan: 10.00, 1 seed; tail FID 30.00."
     )
     text = render(records)
@@ -308,7 +313,7 @@ def test_sheet_of_an_unconditional_generator_has_what_is_found(tmp_path: Path, s
     sheet = load_sheet(run)
     assert sheet is not None
     assert sheet.drawn == [10, 10, 0]
-    assert pictures_section(group_runs(loaded(run))).count("none found") == 1
+    assert pictures_section(group_runs(loaded(run)), {}).count("none found") == 1
 
 
 def test_sheets_stay_small(tmp_path: Path) -> None:
@@ -351,7 +356,8 @@ def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
     tree = {"data": data, "method": method, "needs": {"annotator": str(judge)}}
     folder = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g")}}, "g"))
     opened = open_run(folder)
-    write_sheet(folder / "sheet.png", opened.method, opened.data.streams["test"], opened.data.counts)
+    whole = opened.data()
+    write_sheet(folder / "sheet.png", opened.method, whole.streams["test"], whole.counts)
     record, made = load_run(folder), load_run(make_run(tmp_path, "made"))
     assert record.measure is not None
     assert made.measure is not None

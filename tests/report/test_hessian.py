@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from evenhand.measure.hessian import Spectrum
-from evenhand.report.hessian import plot_dynamics, plot_spectra
+from evenhand.report.charts.hessian import plot_dynamics, plot_spectra
 
 
 def spectrum(low: float, high: float) -> Spectrum:

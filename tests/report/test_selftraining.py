@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.report.charts.svg import colour
 from evenhand.report.page import render
-from evenhand.report.records import group_runs, load_run
-from evenhand.report.selftraining import _chosen, _floor, sections
-from evenhand.run.recipe import flatten, load_recipe
-from evenhand.run.runs import train
+from evenhand.report.reading import load_run
+from evenhand.report.records import group_runs
+from evenhand.report.selftraining import _chosen, _floor, section
+from evenhand.run.recipe import load_recipe
+from evenhand.run.tables import flatten
+from evenhand.run.training import train
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +28,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_section_shows_what_each_run_has(runs: dict[str, Path]) -> None:
     groups = {name: group_runs([load_run(folder)])[0] for name, folder in runs.items()}
-    assert sections([groups["erm"]]) == {}
-    text = sections(list(groups.values()))["Self-training"]
+    tints = {group.name: colour(i) for i, group in enumerate(groups.values())}
+    assert section([groups["erm"]], tints) == ""
+    text = section(list(groups.values()), tints)
     for word in ("Multipliers", "Recall on validation", "Coverage on validation", "pseudo-label", "Dark: the floor"):
         assert word in text
-    alone = sections([groups["fixmatch"]])["Self-training"]
+    alone = section([groups["fixmatch"]], tints)
     assert "Multipliers" not in alone
     assert "Dark" not in alone
     assert _floor(groups["csst-coverage"]) == pytest.approx(0.095)

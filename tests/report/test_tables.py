@@ -12,14 +12,9 @@ import pytest
 from rich.console import Console
 
 from evenhand.errors import UserError
-from evenhand.report.tables import (
-    difference_table,
-    group_runs,
-    load_run,
-    per_class_table,
-    runs_table,
-    summary_table,
-)
+from evenhand.report.reading import load_run
+from evenhand.report.records import group_runs
+from evenhand.report.tables import difference_table, per_class_table, runs_table, summary_table
 
 CLASSES = ["cat", "dog", "lynx"]
 
@@ -35,11 +30,13 @@ def make_run(
     )
     known = [r for r in recall if r is not None]
     measure = {
-        "split": "test", "checkpoint": "last.pt", "select": "last", "classes": CLASSES, "train_counts": [1000, 100, 10],
+        "task": "classify", "split": "test", "checkpoint": "last.pt", "select": "last", "classes": CLASSES,
+        "train_counts": [1000, 100, 10],
         "groups": {"head": [0], "mid": [1], "tail": [2]}, "recall": list(recall),
         "accuracy": fmean(known), "mean_recall": fmean(known), "min_recall": min(known),
         "group_recall": dict(zip(("head", "mid", "tail"), recall, strict=True)), "ece": 0.05, "samples": 300, **changes,
     }  # fmt: skip
+    (folder / "model.json").write_text(json.dumps({"format": 2, "task": "classify"}))
     if measured:
         (folder / "measure.json").write_text(json.dumps(measure))
     return folder

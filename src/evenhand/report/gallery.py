@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
 from PIL import Image
 
 from evenhand.errors import UserError
-from evenhand.report import figures
+from evenhand.report.markup import joined, parts
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord
 
 ROOM = 940  # pixels of the page for a row's images
@@ -55,49 +56,43 @@ def load_sheet(folder: Path) -> Sheet | None:
         raise UserError(f"{path} cannot be read ({error}); measure the run again") from error
 
 
-def pictures_section(groups: Sequence[RunGroup]) -> str:
+def pictures_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> Markup:
     """For each set of classes a row per class: real images, then those of every group's first run that has some."""
     shown: dict[str, list[tuple[RunGroup, RunRecord, Sheet]]] = {}
     for group in groups:
         found = next(((r, s) for r in group.measured if (s := load_sheet(r.folder)) is not None), None)
         if found is not None:
-            key = json.dumps([group.task, found[1].labels, found[1].block])
+            key = json.dumps([group.comparable_key, found[1].labels, found[1].block])
             shown.setdefault(key, []).append((group, *found))
     if not shown:
-        return f'<p class="none">{NOT_RUN}; evenhand measure RUN writes sheet.png into the run’s folder.</p>'
+        return parts.missing(f"{NOT_RUN}; evenhand measure RUN writes sheet.png into the run’s folder.")
     galleries = {", ".join(group.name for group, _, _ in members): _gallery(members) for members in shown.values()}
     if len(galleries) == 1:
-        return "".join(galleries.values())
-    return "".join(figures.details(names, text, opened=True) for names, text in galleries.items())
+        return joined(galleries.values())
+    return joined(parts.fold(names, text, True) for names, text in galleries.items())
 
 
-def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> str:
-    measure, first = members[0][0].measure, members[0][2]
+def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> Markup:
+    group, _, first = members[0]
+    classes, counts, _ = group.classes
     zoom = min(SEEN / first.tile, ROOM / (1 + len(members)) / first.block[0])
     zoom = int(zoom) if zoom >= 1 else zoom  # whole pixels, while they are enlarged
-    names = {-1: "any class", **dict(enumerate(measure["classes"]))}
-    heads = ["real", *(f"{group.name}, {record.label}" for group, record, _ in members)]
     rows = []
     for i, k in enumerate(first.labels):
-        count = f"{measure['train_counts'][k]:,} training images" if k >= 0 else ""
-        cells = [_image(first, k, 0, f"real images of {names[k]}", zoom)]
+        name = classes[k] if k >= 0 else "any class"
+        images: list[dict[str, Any] | None] = [_image(first, k, 0, f"real images of {name}", zoom)]
         for group, _, sheet in members:
-            alt = f"{names[k]} as drawn by {group.name}"
-            cells.append(_image(sheet, k, 1, alt, zoom) if sheet.drawn[i] else '<span class="none">none found</span>')
-        head = f'<th scope="row">{html.escape(names[k])}<br><span class="sd">{count}</span></th>'
-        rows.append(f"<tr>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    top = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
-    all_classes = first.labels == [-1] or len(first.labels) == len(measure["classes"])
-    some = "" if all_classes else f", {len(first.labels)} of {len(measure['classes'])} classes"
-    caption = f"Real images of the {measure.get('split')} split beside drawn ones, none picked{some}."
-    return (
-        f'<div class="scroll" tabindex="0"><table class="gallery"><caption>{html.escape(caption)}</caption>'
-        f"<thead><tr><th></th>{top}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>"
-    )
+            images.append(_image(sheet, k, 1, f"{name} as drawn by {group.name}", zoom) if sheet.drawn[i] else None)
+        count = f"{counts[k]:,} training images" if k >= 0 else ""
+        rows.append({"name": name, "count": count, "images": images})
+    all_classes = first.labels == [-1] or len(first.labels) == len(classes)
+    some = "" if all_classes else f", {len(first.labels)} of {len(classes)} classes"
+    caption = f"Real images of the {group.measure.get('split')} split beside drawn ones, none picked{some}."
+    heads = ["real", *(f"{group.name}, {record.label}" for group, record, _ in members)]
+    return parts.gallery(caption, heads, rows)
 
 
-def _image(sheet: Sheet, label: int, side: int, alt: str, zoom: float) -> str:
+def _image(sheet: Sheet, label: int, side: int, alt: str, zoom: float) -> dict[str, Any]:
+    width, height = (f"{zoom * pixels:.0f}" for pixels in sheet.block)
     data = base64.b64encode(sheet.cut(label, side)).decode()
-    size = f'width="{zoom * sheet.block[0]:.0f}" height="{zoom * sheet.block[1]:.0f}"'
-    sharp = ' class="pixels"' if zoom >= 1 else ""
-    return f'<img{sharp} {size} alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+    return {"alt": alt, "width": width, "height": height, "sharp": zoom >= 1, "data": data}

@@ -1,4 +1,4 @@
-"""Run folders read into records, and records that differ only in their seed put together."""
+"""What run folders hold, and records that differ only in their seed put together."""
 
 from __future__ import annotations
 
@@ -6,41 +6,48 @@ import json
 import math
 import os
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from evenhand.errors import UserError
-from evenhand.report.metrics import Metric
+from evenhand.settings import WITHOUT_EFFECT
+from evenhand.tasks import Task
+from evenhand.tasks.metric import Metric
 
 NOT_RUN = "not run"
-# What the scores of a generator depend on, besides the generator.
-JUDGED_BY = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
+ClassData = tuple[list[str], list[int], dict[str, list[int]]]  # names, training counts, groups
+Line = tuple[str, list[float], list[float]]  # name, x, y
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one run folder holds; a part that is not there is None or empty."""
+    """One run folder; a part that is not there is None or empty."""
 
     name: str
     folder: Path
+    task: Task
     recipe: dict[str, Any] | None
     recipe_text: str
     log: tuple[dict[str, Any], ...]
     measure: dict[str, Any] | None
+    facts: dict[str, Any]
     streams: dict[str, Any]
     environment: dict[str, Any]
 
     @property
     def seed(self) -> Any:
         recipe = self.recipe or {}
-        return recipe.get("seed", (recipe.get("run") or {}).get("seed"))
+        return recipe.get("seed", recipe.get("run", {}).get("seed"))
 
     @property
     def label(self) -> str:
         return self.name if self.seed is None else f"seed {self.seed}"
+
+    @property
+    def method(self) -> dict[str, Any]:
+        """The recipe's [method]."""
+        return (self.recipe or {}).get("method", {})
 
     def value(self, metric: Metric) -> float | None:
         """The measured number in the metric's scale; None if not run, NaN if undefined (no samples)."""
@@ -49,20 +56,35 @@ class RunRecord:
             if not isinstance(found, dict) or key not in found:
                 return None
             found = found[key]
-        return math.nan if found is None else metric.scale * float(found)
+        return scaled(metric, found)
 
     def of_class(self, metric: Metric, index: int) -> float | None:
         """One class's number in the metric's scale; None if not run, NaN if undefined (no samples)."""
+        entry = self._entry(metric, index)
+        return None if entry is None else scaled(metric, entry["value"])
+
+    def doubtful(self, metric: Metric, index: int) -> bool:
+        """Whether whoever measured the class's number says that it is not to be trusted."""
+        return bool((self._entry(metric, index) or {}).get("flag"))
+
+    def _entry(self, metric: Metric, index: int) -> dict[str, Any] | None:
         values = (self.measure or {}).get(metric.path[0])
         if not values:
             return None
-        value = values[index]["value"] if isinstance(values[index], dict) else values[index]
-        return math.nan if value is None else metric.scale * float(value)
+        return values[index] if isinstance(values[index], dict) else {"value": values[index]}
 
-    @property
-    def draws(self) -> bool:
-        """Whether it is the run of a generator."""
-        return "fid" in (self.measure or {}) or "optim_g" in ((self.recipe or {}).get("method") or {})
+    def curve(self, name: str, kind: str, key: str, over: str = "step") -> Line | None:
+        """A number of the log where it is one, as a line called ``name``."""
+        rows = [row for row in self.log if row["kind"] == kind and finite(row.get(key))]
+        return (name, [row[over] for row in rows], [row[key] for row in rows]) if rows else None
+
+
+def scaled(metric: Metric, value: Any) -> float:
+    return metric.scale * value if isinstance(value, int | float) else math.nan
+
+
+def finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -71,6 +93,10 @@ class RunGroup:
 
     name: str
     records: tuple[RunRecord, ...]
+
+    @property
+    def task(self) -> Task:
+        return self.records[0].task
 
     @property
     def measured(self) -> tuple[RunRecord, ...]:
@@ -82,17 +108,23 @@ class RunGroup:
         return (self.measured[0].measure or {}) if self.measured else {}
 
     @property
-    def task(self) -> str:
-        """Numbers are comparable between groups of one task: the same split of the same classes, judged alike."""
-        return json.dumps([self.measure.get(key) for key in ("split", "classes", *(JUDGED_BY if self.draws else ()))])
+    def judged(self) -> dict[str, Any]:
+        """Numbers compare between groups that agree in these: the same split of the same classes, judged alike."""
+        return {key: self.measure.get(key) for key in ("split", "classes", *self.task.judged_by)}
 
     @property
-    def draws(self) -> bool:
-        return any(r.draws for r in self.records)
+    def comparable_key(self) -> str:
+        return json.dumps([self.task.name, self.judged])
+
+    @property
+    def classes(self) -> ClassData:
+        """As measured, else as training knew them; empty if unknown."""
+        known, counts = (self.measure, "train_counts") if self.measured else (self.records[0].facts, "counts")
+        return known.get("classes", []), known.get(counts, []), known.get("groups", {})
 
     @property
     def oracle(self) -> bool:
-        return str(self.measure.get("select", "")).startswith("oracle")
+        return self.measure.get("select", "").startswith("oracle")
 
     @property
     def size(self) -> str:
@@ -112,75 +144,25 @@ class RunGroup:
         return [(r.label, v) for r in self.records if (v := r.value(metric)) is not None]
 
 
-def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(path.read_text(encoding="utf-8")) if path.exists() else None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); write it again or remove the run") from error
+Told = TypeVar("Told", RunRecord, RunGroup)
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"expected an object, found {type(found).__name__}")
+def by_task(told: Iterable[Told]) -> dict[Task, list[Told]]:
+    """Runs of different tasks have no number in common; by the tasks' names."""
+    found: dict[Task, list[Told]] = {}
+    for one in sorted(told, key=lambda one: one.task.name):
+        found.setdefault(one.task, []).append(one)
     return found
 
 
-def _json_lines(text: str) -> tuple[dict[str, Any], ...]:
-    lines = text.split("\n")
-    # The text after the last newline is a row still being written by a live (or killed) run.
-    return tuple(_json_object(line) for line in lines[:-1] if line.strip())
-
-
-def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Those that are runs, and the runs directly inside the others."""
-    folders: list[Path] = []
-    for path in paths:
-        inside = sorted(p.parent for p in path.glob("*/recipe.toml"))
-        folders += [path] if (path / "recipe.toml").exists() else inside
-    if not folders:
-        raise UserError(f"no runs in {', '.join(map(str, paths))}: give folders that contain recipe.toml")
-    return folders
-
-
-def load_run(folder: str | Path) -> RunRecord:
-    """A run folder as ``fit`` and ``measure`` write it; absent files stay absent, broken ones are errors."""
-    folder = Path(folder)
-    known = ("recipe.toml", "log.jsonl", "measure.json", "streams.json")
-    if not any((folder / name).is_file() for name in known):
-        raise UserError(f"{folder} is no run folder (it has no {' or '.join(known)}); give one that train wrote")
-    measure = _parsed(folder / "measure.json", _json_object)
-    if measure is not None:
-        size = len(measure.get("classes", ()))
-        for key in ("train_counts", "recall", "confusion", "class_fid", "class_shares", "diversity", "patterns"):
-            value = measure.get(key)  # a generator's recall is one number
-            if isinstance(value, list) and (length := len(value)) not in (0, size):
-                raise UserError(f"{folder}/measure.json: {key} has {length} entries, not {size}; measure it again")
-    return RunRecord(
-        name=folder.resolve().name,
-        folder=folder,
-        recipe=_parsed(folder / "recipe.toml", tomllib.loads),
-        recipe_text=_parsed(folder / "recipe.toml", str) or "",
-        log=_parsed(folder / "log.jsonl", _json_lines) or (),
-        measure=measure,
-        streams=_parsed(folder / "streams.json", _json_object) or {},
-        environment=_parsed(folder / "environment.json", _json_object) or {},
-    )
-
-
-# What may differ between repetitions of one experiment: the seed, and what cannot change the result. A seed
-# elsewhere (data.seed, the split) makes other data and hence another experiment.
-REPETITION = {
-    "name", "about", "expect", "smoke", "variants", "seed", "folder", "device", "threads", "workers",
-    "tensorboard", "progress", "resume", "stop_after",
-}  # fmt: skip
-
-
 def comparable(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe without what may differ between repetitions, at its top and in its [run] table."""
-    kept = {key: value for key, value in recipe.items() if key not in REPETITION}
-    if isinstance(kept.get("run"), dict):
-        kept["run"] = {key: value for key, value in kept["run"].items() if key not in REPETITION}
+    """The recipe without what may differ between repetitions of one experiment: the seed, and what changes no result.
+
+    A seed elsewhere (data.seed, the split) makes other data and hence another experiment.
+    """
+    kept = {key: value for key, value in recipe.items() if key not in ("name", "seed", *WITHOUT_EFFECT["recipe"])}
+    if "run" in kept:
+        kept["run"] = {key: value for key, value in kept["run"].items() if key not in ("seed", *WITHOUT_EFFECT["run"])}
     return kept
 
 
@@ -195,11 +177,12 @@ def _group_name(records: Sequence[RunRecord]) -> str:
 
 
 def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
-    """Runs with one recipe (apart from the seed), measured in one way, in the order given."""
+    """Runs of one task with one recipe (apart from the seed), measured in one way, in the order given."""
     by_recipe: dict[str, list[RunRecord]] = {}
     for record in records:
         recipe = {"unknown": str(record.folder)} if record.recipe is None else comparable(record.recipe)
-        by_recipe.setdefault(json.dumps(recipe, sort_keys=True, default=str), []).append(record)
+        key = json.dumps([record.task.name, recipe], sort_keys=True, default=str)
+        by_recipe.setdefault(key, []).append(record)
     bundles: list[list[RunRecord]] = []
     for same in by_recipe.values():
         ways: dict[str, list[RunRecord]] = {}
@@ -215,7 +198,8 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
     return [RunGroup(name, tuple(bundle)) for name, bundle in zip(names, bundles, strict=True)]
 
 
-def class_order(counts: Sequence[int], groups: Mapping[str, Sequence[int]]) -> list[int]:
+def by_count(classes: ClassData) -> list[int]:
     """Class indices from most to least training samples; ties stay within their group."""
+    _, counts, groups = classes
     rank = {index: place for place, members in enumerate(groups.values()) for index in members}
     return sorted(range(len(counts)), key=lambda k: (-counts[k], rank.get(k, 0), k))

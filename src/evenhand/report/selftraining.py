@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
-from evenhand.report import figures, plots
-from evenhand.report.records import RunGroup, RunRecord, class_order
-from evenhand.report.svg import INK, colour
+from markupsafe import Markup
+
+from evenhand.report.charts.plots import plot_curves
+from evenhand.report.charts.svg import INK
+from evenhand.report.curves import REPEATED, class_figure, class_lines, run_lines
+from evenhand.report.markup import joined, parts
+from evenhand.report.records import Line, RunGroup, RunRecord, by_count
 
 ENDS = 5  # classes drawn from either end of the tail
 FLOOR = "floor"
@@ -19,73 +22,47 @@ TRACES = {
 }
 
 
-def sections(groups: Sequence[RunGroup]) -> dict[str, str]:
-    """A section if any run is one of self-training, else nothing."""
-    watched = [g for g in groups if any(_keys(r, "kept") or _keys(r, "multiplier") for r in g.records)]
-    if not watched:
-        return {}
-    share = _overall(watched)
-    return {"Self-training": share + "".join(_trace(watched, prefix, said) for prefix, said in TRACES.items())}
+def section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """Nothing unless a run is one of self-training."""
+    watched = [g for g in groups if any(_traced(r, "kept") or _traced(r, "multiplier") for r in g.records)]
+    lines = run_lines(watched, "train", "kept")
+    caption = f"Share of unlabelled samples learnt from. {REPEATED}"
+    share = parts.figure(plot_curves({"share kept": lines}, colours, "step"), caption) if lines else Markup()
+    return share + joined(_trace(watched, prefix, said) for prefix, said in TRACES.items())
 
 
-def _overall(groups: Sequence[RunGroup]) -> str:
-    lines = [
-        (g.name, [row["step"] for row in rows], [row["kept"] for row in rows])
-        for g in groups for r in g.records
-        if (rows := [row for row in r.log if row.get("kind") == "train" and figures.finite(row.get("kept"))])
-    ]  # fmt: skip
-    if not lines:
-        return ""
-    tints = {name: colour(i) for i, name in enumerate(dict.fromkeys(line[0] for line in lines))}
-    caption = "Share of unlabelled samples learnt from. One line per run; runs of one colour differ in their seed."
-    return figures.figure(plots.plot_curves({"share kept": lines}, tints, "step"), caption)
-
-
-def _trace(groups: Sequence[RunGroup], prefix: str, said: str) -> str:
-    """A panel per group of runs, a colour per class: the largest and the rarest."""
-    panels: dict[str, list[tuple[str, list[float], list[float]]]] = {}
+def _trace(groups: Sequence[RunGroup], prefix: str, said: str) -> Markup:
+    """The largest and the rarest classes, and the floor below their coverage."""
+    panels: dict[str, list[Line]] = {}
+    floors = few = False
     for group in groups:
-        for record in group.records:
-            lines = [_line(record, prefix, name) for name in _chosen(group, _keys(record, prefix))]
-            if lines and prefix == "coverage" and (floor := _floor(group)):
-                steps = lines[0][1]
-                lines.append((FLOOR, [steps[0], steps[-1]], [floor, floor]))
-            panels.setdefault(group.name, []).extend(lines)
-    panels = {name: lines for name, lines in panels.items() if lines}
-    if not panels:
-        return ""
-    names = dict.fromkeys(line[0] for lines in panels.values() for line in lines if line[0] != FLOOR)
-    tints = {name: colour(i) for i, name in enumerate(names)} | {FLOOR: INK}
-    few = any(len(_keys(r, prefix)) > 2 * ENDS for g in groups for r in g.records)
-    more = f" The {ENDS} largest and the {ENDS} rarest classes." if few else ""
-    floors = any(name == FLOOR for lines in panels.values() for name, _, _ in lines)
-    said += (" Dark: the floor asked for." if floors else "") + more
-    drawing = plots.plot_curves(panels, tints, "step", alike=True)
-    return figures.figure(drawing, html.escape(said))
+        names = list(dict.fromkeys(name for r in group.records for name in _traced(r, prefix)))
+        lines = class_lines(group, prefix, _chosen(group, names))
+        if lines and prefix == "coverage" and (floor := _floor(group)):
+            steps = lines[0][1]
+            lines.append((FLOOR, [steps[0], steps[-1]], [floor, floor]))
+            floors = True
+        panels[group.name], few = lines, few or len(names) > 2 * ENDS
+    said += " Dark: the floor asked for." * floors
+    said += f" The {ENDS} largest and the {ENDS} rarest classes." * few
+    return class_figure(panels, said, {FLOOR: INK})
 
 
-def _keys(record: RunRecord, prefix: str) -> list[str]:
+def _traced(record: RunRecord, prefix: str) -> list[str]:
     """What has a trace, in the order it was logged."""
-    rows = (row for row in record.log if row.get("kind") == "val")
+    rows = (row for row in record.log if row["kind"] == "val")
     return list(dict.fromkeys(key.partition(":")[2] for row in rows for key in row if key.startswith(f"{prefix}:")))
 
 
-def _chosen(group: RunGroup, names: Iterable[str]) -> list[str]:
-    classes, counts = group.measure.get("classes") or [], group.measure.get("train_counts") or []
-    ranked = [classes[k] for k in class_order(counts, group.measure.get("groups") or {})]
-    listed = [name for name in ranked if name in set(names)] or list(names)
+def _chosen(group: RunGroup, names: list[str]) -> list[str]:
+    ranked = [group.classes[0][k] for k in by_count(group.classes)]
+    listed = [name for name in ranked if name in set(names)] or names
     return listed if len(listed) <= 2 * ENDS else listed[:ENDS] + listed[-ENDS:]
-
-
-def _line(record: RunRecord, prefix: str, name: str) -> tuple[str, list[float], list[float]]:
-    key = f"{prefix}:{name}"
-    rows = [row for row in record.log if row.get("kind") == "val" and figures.finite(row.get(key))]
-    return name, [row["step"] for row in rows], [row[key] for row in rows]
 
 
 def _floor(group: RunGroup) -> float | None:
     """The coverage a recipe asks of every class, if it does."""
-    method = (group.records[0].recipe or {}).get("method") or {}
-    if "coverage" not in str(method.get("objective", "")) or not group.measure.get("classes"):
+    method, classes = group.records[0].method, group.classes[0]
+    if "coverage" not in str(method.get("objective", "")) or not classes:
         return None
-    return float(method.get("floor") or 0.95 / len(group.measure["classes"]))
+    return float(method.get("floor") or 0.95 / len(classes))

@@ -1,8 +1,7 @@
-"""A table of cells and its three forms: Markdown, HTML, terminal."""
+"""A table of cells, for Markdown and the terminal; ``markup.parts.table`` makes HTML of it."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +22,10 @@ class Cell:
     title: str = ""
     best: bool = False
     alarm: bool = False
+
+    @property
+    def missing(self) -> bool:
+        return self.text in (NOT_RUN, UNDEFINED)
 
     def __str__(self) -> str:
         return f"{self.text} {self.spread}" if self.spread else self.text
@@ -55,36 +58,10 @@ class Table:
         body = [line(f"**{cell}**" if cell.best else str(cell) for cell in row) for row in self.rows]
         return "\n".join([line(self.columns), rule, *body]) + "\n"
 
-    def to_html(self, swatches: dict[str, str] | None = None) -> str:
-        """An accessible table; ``swatches`` gives rows of these names a coloured mark, as in the plots."""
-        # A column with spreads gives every number room for one, so that decimals stay in line.
-        wide = {i for row in self.rows for i, value in enumerate(row) if value.spread}
-
-        def cell(index: int, value: Cell) -> str:
-            text = html.escape(value.text)
-            if index == 0:
-                colour = (swatches or {}).get(value.text)
-                mark = f'<i class="swatch" style="background:{colour}"></i>' if colour else ""
-                return f'<th scope="row" title="{text}">{mark}{text}</th>'
-            missing = value.text in (NOT_RUN, UNDEFINED)
-            marks = (("num", index in self.numbers), ("best", value.best), ("none", missing))
-            classes = " ".join(name for name, on in marks if on)
-            title = f' title="{html.escape(value.title)}"' if value.spread or value.alarm else ""
-            text = f'<b class="badge">{text}</b>' if value.alarm else text
-            if index in wide and not missing:
-                text += f' <span class="sd">{html.escape(value.spread)}</span>'
-            return f'<td class="{classes}"{title}>{text}</td>'
-
-        head = "".join(
-            f'<th scope="col"{" class=num" if i in self.numbers else ""}>{_heading(c)}</th>'
-            for i, c in enumerate(self.columns)
-        )
-        body = "\n".join("<tr>" + "".join(cell(i, v) for i, v in enumerate(row)) + "</tr>" for row in self.rows)
-        dense = " class=dense" if len(wide) > 8 else ""  # spreads go below their means
-        return (
-            f'<div class="scroll" tabindex="0"><table{dense}><caption>{html.escape(self.caption)}</caption>'
-            f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-        )
+    @property
+    def spread(self) -> set[int]:
+        """Columns in which a number has a spread."""
+        return {i for row in self.rows for i, cell in enumerate(row) if cell.spread}
 
     def to_rich(self) -> RichTable:
         """The same table for the terminal; where all rows say the same in words, the caption says it once."""
@@ -104,7 +81,3 @@ class Table:
         for row in self.rows:
             out.add_row(*(Text(str(row[i]), style="bold" if row[i].best else "") for i in kept))
         return out
-
-
-def _heading(text: str) -> str:
-    return re.sub(r" ([↑↓])", r"&nbsp;\1", html.escape(text))  # an arrow stays with its name

@@ -9,42 +9,9 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from evenhand.report.metrics import (
-    CLASS_DIVERSITY,
-    CLASS_FID,
-    CLASS_PATTERNS,
-    CLASS_RECALL,
-    CLASS_SHARE,
-    DRAWN_METRICS,
-    FID,
-    MEAN_RECALL,
-    METRICS,
-    Metric,
-)
-from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, class_order, comparable, group_runs, load_run
+from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, by_count, comparable, group_runs
 from evenhand.report.table import UNDEFINED, Cell, Table
-
-__all__ = [
-    "Cell",
-    "RunGroup",
-    "RunRecord",
-    "Table",
-    "by_kind",
-    "difference_table",
-    "group_runs",
-    "load_run",
-    "per_class_table",
-    "runs_table",
-    "summary_table",
-]
-
-
-def by_kind(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Classifiers' runs and generators' runs, whose numbers have nothing in common; only the kinds there are."""
-    kinds: dict[bool, list[RunRecord]] = {False: [], True: []}
-    for record in records:
-        kinds[record.draws].append(record)
-    return [kind for kind in kinds.values() if kind]
+from evenhand.tasks.metric import Metric
 
 
 def number_cell(values: Sequence[tuple[str, float]], digits: int = 1) -> Cell:
@@ -52,17 +19,29 @@ def number_cell(values: Sequence[tuple[str, float]], digits: int = 1) -> Cell:
     if not values:
         return Cell(NOT_RUN)
     numbers = [v for _, v in values]
-    if any(math.isnan(v) for v in numbers):
+    if not all(map(math.isfinite, numbers)):
         return Cell(UNDEFINED)
     spread = f"± {stdev(numbers):.{digits}f}" if len(numbers) > 1 else ""
     return Cell(f"{fmean(numbers):.{digits}f}", spread, ", ".join(f"{name}: {v:.{digits + 1}f}" for name, v in values))
 
 
+def said(group: RunGroup, metric: Metric) -> str:
+    """``61.7 ± 2.4 %``; empty if there is no such number."""
+    cell = number_cell(group.values(metric), metric.digits)
+    return "" if cell.missing else f"{cell} {metric.unit}".rstrip()
+
+
+def headline(record: RunRecord) -> str:
+    """``mean recall 61.7 %, tail recall 35.0 %``"""
+    alone = RunGroup(record.name, (record,))
+    return ", ".join(f"{m.name} {text}" for m in (record.task.headline, record.task.tail) if (text := said(alone, m)))
+
+
 def selection(group: RunGroup) -> Cell:
     """How the checkpoint was chosen; choosing on the test split is said in words."""
     if group.oracle:
-        return Cell("test split (oracle)", alarm=True, title=str(group.measure["select"]))
-    return Cell(str(group.measure.get("select", NOT_RUN)))
+        return Cell("test split (oracle)", alarm=True, title=group.measure["select"])
+    return Cell(group.measure.get("select", NOT_RUN))
 
 
 def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better: bool) -> list[Cell]:
@@ -70,30 +49,33 @@ def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better:
     means = {
         i: float(cell.text)
         for i, (cell, group) in enumerate(zip(column, groups, strict=True))
-        if cell.text not in (NOT_RUN, UNDEFINED) and not group.oracle
+        if not cell.missing and not group.oracle
     }
-    if len(means) < 2 or len({g.task for g in groups if g.measured}) > 1:
+    if len(means) < 2 or len({g.comparable_key for g in groups if g.measured}) > 1:
         return column
     best = max(means.values()) if higher_is_better else min(means.values())
     return [replace(cell, best=means.get(i) == best) for i, cell in enumerate(column)]
 
 
 def also_metrics(groups: Sequence[RunGroup]) -> list[Metric]:
-    """What the checkpoints of other rules score: a column for each rule, by the metric it names, else accuracy."""
-    known = {metric.path[0]: metric for metric in METRICS if len(metric.path) == 1}
-    rules = dict.fromkeys(rule for g in groups for also in g.parts("also") for rule in also)
+    """What the checkpoints of other rules score: a column for each, by the metric it names, else by the first."""
     found = []
-    for rule in rules:
+    for rule in dict.fromkeys(rule for g in groups for also in g.parts("also") for rule in also):
+        numbers = {key for g in groups for also in g.parts("also") for key in also.get(rule, ())}
         kind, _, name = rule.partition(":")
-        metric = known.get(name, known["accuracy"]) if kind != "label-free" else known["accuracy"]
+        known = {m.key: m for m in groups[0].task.metrics if m.path == (m.key,) and m.key in numbers}
+        if not known:
+            continue
+        first = next(iter(known.values()))
+        metric = first if kind == "label-free" else known.get(name, first)
         by = "oracle" if kind == "oracle" else name if kind == "label-free" else rule
-        found.append(replace(metric, path=("also", rule, metric.path[0]), name=f"{metric.name} by {by}"))
+        found.append(replace(metric, path=("also", rule, metric.key), name=f"{metric.name} by {by}"))
     return found
 
 
 def _summary(groups: Sequence[RunGroup]) -> Table:
-    known, least = (DRAWN_METRICS, FID) if any(g.draws for g in groups) else (METRICS, MEAN_RECALL)
-    shown = [m for m in known if any(g.values(m) for g in groups)] or [least]
+    task = groups[0].task
+    shown = [m for m in task.metrics if m.shown and any(g.values(m) for g in groups)] or [task.headline]
     columns = [[Cell(g.name) for g in groups]]
     for metric in shown:
         cells = [number_cell(group.values(metric), metric.digits) for group in groups]
@@ -115,7 +97,7 @@ def _summary(groups: Sequence[RunGroup]) -> Table:
 def summary_table(records: Iterable[RunRecord]) -> Table:
     """One row per group of seeds: mean ± sample standard deviation; the best of each column is marked.
 
-    The runs are of one kind: see ``by_kind``.
+    The runs are of one task: see ``by_task``.
     """
     return _summary(group_runs(records))
 
@@ -126,39 +108,40 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
 
 
 def per_class_table(records: Iterable[RunRecord]) -> Table:
-    """Recall of each class, or how a generator draws it, most frequent class first.
+    """The task's numbers of each class, most frequent class first.
 
-    The runs are of one kind; those that have not the first one's classes are left out.
+    The runs are of one task; those that have not the first one's classes are left out.
     """
     groups = [g for g in group_runs(records) if g.measured]
-    first = groups[0].measure if groups else {}
-    groups = [g for g in groups if g.measure.get("classes") == first.get("classes")]
-    counts, named = first.get("train_counts", []), first.get("groups", {})
+    if not groups:
+        return Table(f"Each class: {NOT_RUN}", ("class", "group", "training samples"), ())
+    task, (classes, counts, named) = groups[0].task, groups[0].classes
+    groups = [g for g in groups if g.classes[0] == classes]
     member = {index: name for name, members in named.items() for index in members}
-    draws = any(g.draws for g in groups)
-    metrics = [CLASS_FID, CLASS_SHARE, CLASS_DIVERSITY, CLASS_PATTERNS] if draws else [CLASS_RECALL]
-    rows = []
-    for k in class_order(counts, named):
-        cells = [Cell(str(first["classes"][k])), Cell(member.get(k, "")), Cell(f"{counts[k]:,}")]
-        cells += [_of_class(group, metric, k) for group in groups for metric in metrics]
-        rows.append(tuple(cells))
-    columns = ("class", "group", "training samples", *(f"{g.name} {m.label}" for g in groups for m in metrics))
-    caption = "Recall per class, most training samples first"
-    if draws:
-        caption = (
-            "How each class is drawn, most training samples first; diversity: spread of drawn over real features; "
-            "patterns: effective number of different images, drawn over real"
-        )
-        if any("*" in cell.text for row in rows for cell in row[3:]):
-            caption += "; * too few images of the class for a FID to be trusted"
-    return Table(caption, columns, tuple(rows), range(2, len(columns)))
+    pairs = [(group, metric) for group in groups for metric in task.per_class]
+    rows = tuple(
+        (Cell(classes[k]), Cell(member.get(k, "")), Cell(f"{counts[k]:,}"), *(_of_class(g, m, k) for g, m in pairs))
+        for k in by_count(groups[0].classes)
+    )
+    columns = ("class", "group", "training samples", *(f"{g.name} {m.label}" for g, m in pairs))
+    told = task.sections()
+    caption = [f"{told.classes}, most training samples first", *told.remarks]
+    caption += [told.doubt] if any(cell.text.endswith("*") for row in rows for cell in row[3:]) else []
+    return Table("; ".join(caption), columns, rows, range(2, len(columns)))
 
 
 def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:
     values = [(r.label, r.of_class(metric, k)) for r in group.measured]
     cell = number_cell([(label, v) for label, v in values if v is not None], metric.digits)
-    few = metric is CLASS_FID and any(scores[k]["flag"] for scores in group.parts("class_fid"))
-    return replace(cell, text=f"{cell.text}*") if few and cell.text not in (NOT_RUN, UNDEFINED) else cell
+    doubtful = not cell.missing and any(r.doubtful(metric, k) for r in group.measured)
+    return replace(cell, text=f"{cell.text}*") if doubtful else cell
+
+
+def notes(groups: Sequence[RunGroup]) -> list[str]:
+    """What the numbers depend on; the groups are of one task."""
+    measured = [group for group in groups if group.measured]
+    rules = sorted({g.measure["groups_rule"] for g in measured if "groups_rule" in g.measure})
+    return groups[0].task.sections().notes(measured) + [f"Head, mid and tail: {'; '.join(rules)}."] * bool(rules)
 
 
 def _flat(recipe: Any, prefix: str = "") -> dict[str, str]:

@@ -19,10 +19,12 @@ from rich.console import Console
 
 from evenhand import atomic
 from evenhand.errors import UserError, did_you_mean
-from evenhand.report.generators import judged_apart
 from evenhand.report.page import write_report
-from evenhand.report.tables import by_kind, group_runs, load_run, summary_table
+from evenhand.report.reading import load_run
+from evenhand.report.records import by_task, group_runs
+from evenhand.report.tables import summary_table
 from evenhand.report.terminal import print_tables
+from evenhand.report.verdict import task_cautions
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.training import train
 from evenhand.tasks import task_named
@@ -111,8 +113,8 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
         f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
         f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
     )
-    tables = "\n".join(summary_table(kind).to_markdown() for kind in by_kind(records))
-    remarks = verdicts + judged_apart(group_runs(records))
+    tables = "\n".join(summary_table(same).to_markdown() for same in by_task(records).values())
+    remarks = verdicts + task_cautions(group_runs(records))
     text = head + tables + "\n" + "".join(f"\n- {line}" for line in remarks) + "\n" * bool(remarks)
     atomic.write(folder / "table.md", text)
     page = write_report(runs, folder / "report.html")

@@ -81,7 +81,9 @@ def task_named(name: str) -> Task:
         raise UserError(f"no task is called '{name}'; {did_you_mean(name, TASKS)}")
     module, _, found = place.partition(":")
     try:
-        task: Task = getattr(import_module(module), found)
-    except (ImportError, AttributeError) as error:
+        task = getattr(import_module(module), found)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"task '{name}' cannot be imported ({error}); put its module on the Python path") from error
+    if not isinstance(task, Task):
+        raise UserError(f"'{name}' is no task but a {type(task).__name__}; name an instance of evenhand.tasks.Task")
     return task

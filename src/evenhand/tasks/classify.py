@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import softplus
-
-from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream, Streams
-from evenhand.measure import shift
-from evenhand.measure.classification import evaluate
-from evenhand.measure.confusion import absent_classes, coverages, recalls
 from evenhand.tasks import Scores, Task
 from evenhand.tasks.metric import Metric, score
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what measures imports torch, which a report does without
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from evenhand.data.prepared import Data
+    from evenhand.data.stream import Stream, Streams
     from evenhand.methods.protocol import Recogniser
     from evenhand.report.sections import Sections
 
 PREDICTED, COMPARED, PICTURED = 2000, 400, 300  # rows that suffice for scores, for distances, for a picture
+LABEL_FREE = ("entropy", "infomax", "density")  # of measure.shift.SCORES
 TRACED = 20  # classes with a line of their own in the log: the largest and the rarest
 
 
@@ -43,22 +40,31 @@ class Classify(Task):
         Metric("h_mean", "H-mean of recalls", shown=False),
         Metric("min_coverage", "min coverage", shown=False),
         score("loss", "cross-entropy", lower=True, shown=False),
-        *(score(name, path=("adaptation", name), shown=False) for name in shift.SCORES),
+        *(score(name, path=("adaptation", name), shown=False) for name in LABEL_FREE),
     )
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
 
     def score(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> Scores:
+        from evenhand.measure.classification import evaluate
+        from evenhand.measure.confusion import absent_classes, coverages, recalls
+
         found = evaluate(method.predict, stream, batch=batch)
         C = found.confusion
         by_class = {"recall": recalls(C), "coverage": coverages(C)}
         return found.scalars() | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        from evenhand.measure.classification import evaluate
+
         return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Of a target domain: what its predictions look like, and how far it is from held-out source samples."""
+        from torch.nn.functional import softplus
+
+        from evenhand.measure import shift
+
         if "target" not in streams:
             return {}
         target, source = streams["target"], streams["val" if "val" in streams else "source"]
@@ -78,10 +84,16 @@ class Classify(Task):
         return {"target": values}
 
     def troubles(self, watched: dict[str, Scores]) -> dict[str, str]:
-        return shift.adaptation_troubles(watched.get("target", {}))
+        from evenhand.measure.shift import adaptation_troubles
+
+        return adaptation_troubles(watched.get("target", {}))
 
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         """Of an adaptation: its label-free numbers, and both domains in the plane of largest variance, with labels."""
+        import torch
+
+        from evenhand.measure.shift import principal_plane
+
         watched = self.watch(method, data.streams, batch=batch)
         if not watched:
             return {}
@@ -93,7 +105,7 @@ class Classify(Task):
             "target": data.streams.get("test", data.streams["target"]),
         }
         features = [on_some(method.embed, stream, PICTURED, batch) for stream in streams.values()]
-        planes = shift.principal_plane(torch.cat(features)).split([len(part) for part in features])
+        planes = principal_plane(torch.cat(features)).split([len(part) for part in features])
         for (name, stream), points in zip(streams.items(), planes, strict=True):
             labels = None if stream.labels is None else stream.labels[some_rows(stream, PICTURED)].tolist()
             found[f"{name}_points"] = {"xy": points.tolist(), "labels": labels}
@@ -115,12 +127,17 @@ def _traces(data: Data, values: dict[str, Tensor], absent: list[int]) -> Scores:
     return {f"{key}:{data.classes[k]}": float(part[k]) for key, part in values.items() for k in sorted(few)}
 
 
-@torch.no_grad()
 def on_some(function: Callable[[Any], Tensor], stream: Stream, most: int, batch: int) -> Tensor:
     """A function of at most ``most`` samples spread evenly over the stream, the same every time."""
-    return torch.cat([function(stream.fetch(rows)).float().cpu() for rows in some_rows(stream, most).split(batch)])
+    import torch
+
+    with torch.no_grad():
+        found = [function(stream.fetch(rows)).float().cpu() for rows in some_rows(stream, most).split(batch)]
+        return torch.cat(found)
 
 
 def some_rows(stream: Stream, most: int) -> Tensor:
+    import torch
+
     count = min(len(stream), most)
     return torch.arange(count) * len(stream) // count

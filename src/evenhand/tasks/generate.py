@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream
 from evenhand.tasks import Scores, Task
 from evenhand.tasks.metric import Metric, score
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what measures imports torch, which a report does without
+    from pathlib import Path
+
+    from evenhand.data.prepared import Data
+    from evenhand.data.stream import Stream
     from evenhand.methods.protocol import Drawer
     from evenhand.report.sections import Sections
 

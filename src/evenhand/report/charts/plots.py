@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.report.svg import INK, PALETTE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.charts.svg import GREY, INK, PALETTE, WIDTH, colour, draw, legend, marker, thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+CLASSES_COLOURED = 10
 
 
 def plot_curves(
@@ -113,6 +115,27 @@ def plot_reliability(series: Mapping[str, Mapping[str, Any]], colours: Mapping[s
 
     alt = f"Reliability diagram for {', '.join(series)}; the diagonal is perfect calibration"
     return draw(WIDTH, 3.4, alt, paint)
+
+
+def plot_domains(points: Mapping[str, Any], classes: Sequence[str]) -> str:
+    """Two panels of the same features: by domain, and by class (the first ten in colour) where labels are known."""
+
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+        for i, (name, shape) in enumerate((("source", "o"), ("target", "^"))):
+            part = points[f"{name}_points"]
+            xy, labels = np.array(part["xy"], dtype=float), part["labels"] or [CLASSES_COLOURED] * len(part["xy"])
+            left.scatter(*xy.T, s=9, marker=shape, color=colour(i), alpha=0.55, linewidths=0, label=name)
+            shades = [colour(k) if k < CLASSES_COLOURED else GREY for k in labels]
+            right.scatter(*xy.T, s=9, marker=shape, c=shades, alpha=0.55, linewidths=0)
+        left.legend(loc="upper right", handletextpad=0.2)
+        some = "" if len(classes) <= CLASSES_COLOURED else f", the first {CLASSES_COLOURED} in colour"
+        left.set_title("by domain")
+        right.set_title(f"by class{some}")
+        for axes in (left, right):
+            axes.set(xticks=[], yticks=[])
+
+    return draw(WIDTH, 4.2, f"Features of source and target in two dimensions, {len(classes)} classes", paint)
 
 
 def plot_line_with_band(

@@ -25,6 +25,7 @@ PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#AA4499", "#999933", "#888888", "#6A6FD0",
 )  # fmt: skip
+GREY = "#888888"
 WIDTH = 11.4  # inches: the page's panel
 MARKERS = "osD^vP*X<>"
 INK, GRID, SHADE = "#010203", "#040506", "#070809"  # stand-ins for the page's colours

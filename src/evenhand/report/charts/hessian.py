@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from evenhand.measure.hessian import Spectrum
+from evenhand.report.charts.svg import colour, marker
 
-# Okabe and Ito's colours, told apart by every kind of colour vision; the yellow is too pale for lines.
-BLUE, VERMILION = "#0072B2", "#D55E00"
-COLOURS = [BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+if TYPE_CHECKING:
+    from evenhand.measure.hessian import Spectrum
 
 
 def plot_spectra(results: Mapping[str, Spectrum], path: str | Path, *, title: str = "") -> None:
@@ -29,19 +27,16 @@ def plot_spectra(results: Mapping[str, Spectrum], path: str | Path, *, title: st
         raise ValueError("results is empty; pass at least one class's spectrum")
     columns = min(4, math.ceil(math.sqrt(len(results))))
     rows = math.ceil(len(results) / columns)
-    spaced = ConstrainedLayoutEngine(h_pad=0.12)
-    figure = Figure(figsize=(4.2 * columns, 2.6 * rows + 0.4), layout=spaced)
+    figure = Figure(figsize=(4.2 * columns, 2.6 * rows + 0.4), layout=ConstrainedLayoutEngine(h_pad=0.12))
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
     for panel, (name, spectrum) in zip(panels, results.items(), strict=False):
         grid, values = spectrum.density()
         height = (values + 1e-7).log10().numpy()
         where = grid.numpy()
-        panel.fill_between(where, -7, height, where=where >= 0, color=BLUE, linewidth=0.6)
-        panel.fill_between(where, -7, height, where=where <= 0, color=VERMILION, linewidth=0.6)
-        panel.set_title(
-            f"{name}: {spectrum.minimum:.3g} to {spectrum.maximum:.3g}, ratio {spectrum.ratio:.2g}",
-            fontsize=10,
-        )
+        panel.fill_between(where, -7, height, where=where >= 0, color=colour(0), linewidth=0.6)
+        panel.fill_between(where, -7, height, where=where <= 0, color=colour(1), linewidth=0.6)
+        extremes = f"{spectrum.minimum:.3g} to {spectrum.maximum:.3g}, ratio {spectrum.ratio:.2g}"
+        panel.set_title(f"{name}: {extremes}", fontsize=10)
         _clean(panel)
     for panel in panels[len(results) :]:
         panel.remove()
@@ -62,16 +57,12 @@ def plot_dynamics(
         raise ValueError("history is empty; pass at least one (epoch, minimum, maximum)")
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     ratio, lowest, highest = figure.subplots(1, 3)
-    for (name, points), colour, marker in zip(history.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+    for i, (name, points) in enumerate(history.items()):
         epochs, minima, maxima = zip(*sorted(points), strict=True)
         ratios = [abs(low / high) if high else math.nan for low, high in zip(minima, maxima, strict=True)]
         for panel, values in ((ratio, ratios), (lowest, minima), (highest, maxima)):
-            panel.plot(epochs, values, color=colour, marker=marker, markersize=4, linewidth=1.4, label=name)
-    for panel, text in (
-        (ratio, "|smallest / largest|"),
-        (lowest, "smallest eigenvalue"),
-        (highest, "largest"),
-    ):
+            panel.plot(epochs, values, color=colour(i), marker=marker(i), markersize=4, linewidth=1.4, label=name)
+    for panel, text in ((ratio, "|smallest / largest|"), (lowest, "smallest eigenvalue"), (highest, "largest")):
         panel.set_title(text, fontsize=10)
         panel.set_xlabel("epoch", fontsize=10)
         _clean(panel)

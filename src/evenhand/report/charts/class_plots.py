@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.report.metrics import Metric
-from evenhand.report.records import class_order
-from evenhand.report.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.charts.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.records import ClassData, by_count
+from evenhand.tasks.metric import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CLASSES_NAMED = 40
-Groups = Mapping[str, Sequence[int]]
 Seeds = Sequence[Sequence[float | None]]  # one list of K values per seed
 
 
-def _shade(axes: Axes, order: Sequence[int], groups: Groups) -> None:
+def _shade(axes: Axes, order: Sequence[int], groups: Mapping[str, Sequence[int]]) -> None:
     """Head, mid and tail as bands behind the classes, named along the top."""
     member = {k: place for place, indices in enumerate(groups.values()) for k in indices}
     places = [member.get(k, -1) for k in order]
@@ -44,11 +43,12 @@ def _name_classes(axes: Axes, names: Sequence[str]) -> None:
                     rotation_mode="anchor" if steep else "default")  # fmt: skip
 
 
-def plot_counts(classes: Sequence[str], counts: Sequence[int], groups: Groups) -> str:
+def plot_counts(classes: ClassData) -> str:
     """Training samples per class, log scale, most frequent first."""
-    order = class_order(counts, groups)
+    names, counts, groups = classes
+    order = by_count(classes)
     sizes = [counts[k] for k in order]
-    tips = {f"bar{k}": f"{classes[k]}: {counts[k]:,} training samples" for k in order}
+    tips = {f"bar{k}": f"{names[k]}: {counts[k]:,} training samples" for k in order}
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -68,16 +68,14 @@ def plot_counts(classes: Sequence[str], counts: Sequence[int], groups: Groups) -
                 axes.text(i, 1.06 * max(size, floor), f"{size:,}", ha="center", va="bottom", fontsize=8)
         axes.set_ylim(floor, max([*sizes, 1]) * 1.8)
         axes.set_ylabel("training samples (log)")
-        _name_classes(axes, [classes[k] for k in order])
+        _name_classes(axes, [names[k] for k in order])
 
     alt = f"Training samples of {len(order)} classes, from {max(sizes):,} to {min(sizes):,}"
     return draw(WIDTH, 2.9, alt, paint, tips)
 
 
 def plot_scores(
-    classes: Sequence[str],
-    counts: Sequence[int],
-    groups: Groups,
+    classes: ClassData,
     metric: Metric,
     series: Mapping[str, Seeds],
     colours: Mapping[str, str] | None = None,
@@ -87,7 +85,8 @@ def plot_scores(
 
     Above 40 classes, lines of means. A class undefined for one seed has no dot.
     """
-    order = class_order(counts, groups)
+    names, _, groups = classes
+    order = by_count(classes)
     named = len(order) <= CLASSES_NAMED
     tips: dict[str, str] = {}
 
@@ -112,28 +111,23 @@ def plot_scores(
                 axes.plot([x, x], [values[:, i].min(), values[:, i].max()], color=tint, alpha=0.55)
                 axes.plot([x], [mean[i]], shape, color=tint, markersize=6, gid=gid, **fill)
                 each = ", ".join(f"{v:.{metric.digits}f}" for v in values[:, i])
-                tips[gid] = f"{classes[k]}, {name}: {metric.name} {metric.said(mean[i])} (seeds: {each})"
+                tips[gid] = f"{names[k]}, {name}: {metric.name} {metric.said(mean[i])} (seeds: {each})"
         axes.set_ylim(*((-2, 102) if metric.unit else (0, None)))
         axes.set_ylabel(metric.label if named else f"{metric.label}, mean of neighbouring classes")
-        _name_classes(axes, [classes[k] for k in order])
+        _name_classes(axes, [names[k] for k in order])
         legend(figure, handles, list(series))
 
     alt = f"{metric.name} of {len(order)} classes for {', '.join(series)}, most training samples first"
     return draw(WIDTH, 3.6, alt[0].upper() + alt[1:], paint, tips)
 
 
-def plot_shares(
-    classes: Sequence[str],
-    counts: Sequence[int],
-    groups: Groups,
-    series: Mapping[str, Seeds],
-    colours: Mapping[str, str] | None = None,
-) -> str:
+def plot_shares(classes: ClassData, series: Mapping[str, Seeds], colours: Mapping[str, str] | None = None) -> str:
     """How much of what is drawn belongs to each class, against the same of all (dashed) and the training data's (dots).
 
     A bar is the mean over seeds, its line spans lowest to highest; above 40 classes, lines of means.
     """
-    order = class_order(counts, groups)
+    names, counts, groups = classes
+    order = by_count(classes)
     even, trained = 100 / len(order), 100 * np.array(counts, dtype=float)[order] / max(1, sum(counts))
     tips: dict[str, str] = {}
 
@@ -155,12 +149,12 @@ def plot_shares(
             for i, (k, bar) in enumerate(zip(order, bars, strict=True)):
                 bar.set_gid(f"bar{s}-{k}")
                 each = ", ".join(f"{v:.1f}" for v in values[:, i])
-                tips[f"bar{s}-{k}"] = f"{classes[k]}, {name}: {mean[i]:.1f} % of what is drawn (seeds: {each})"
+                tips[f"bar{s}-{k}"] = f"{names[k]}, {name}: {mean[i]:.1f} % of what is drawn (seeds: {each})"
         handles += axes.plot(axes.get_xlim(), [even, even], color=INK, linestyle="--", linewidth=1)
         handles += axes.plot(*thinned(where, trained, 50), ".", color=INK, alpha=0.6, markersize=5, zorder=3)
         axes.set_ylim(0, None)
         axes.set_ylabel("share of drawn images (%)")
-        _name_classes(axes, [classes[k] for k in order])
+        _name_classes(axes, [names[k] for k in order])
         legend(figure, handles, [*series, f"even: {even:.2g} %", "training data"])
 
     alt = f"Share of {len(order)} classes in what {', '.join(series)} draw, against {even:.2g} % each"

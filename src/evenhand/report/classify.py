@@ -1,0 +1,125 @@
+"""The sections on classifiers: classes, training curves, self-training, confusions, calibration, adaptation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+from pydantic import BaseModel, model_validator
+
+from evenhand.report import adaptation, selftraining
+from evenhand.report.adaptation import Domains
+from evenhand.report.charts import class_plots, plots
+from evenhand.report.classes import class_table, each_set_of_classes
+from evenhand.report.curves import REPEATED, run_lines
+from evenhand.report.markup import joined, parts
+from evenhand.report.records import NOT_RUN, ClassData, RunGroup
+from evenhand.report.sections import Sections
+from evenhand.tasks.classify import CLASSIFY
+
+(RECALL,) = CLASSIFY.per_class
+CURVES = {"train": ("loss",), "val": ("mean_recall", "min_recall", "accuracy", "ece", "loss")}
+OPENED = 2  # groups whose pictures are not folded away
+
+
+def classes_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """Counts and recalls, once for each set of training data among the runs."""
+    return each_set_of_classes(groups, lambda members, classes: _recalls(members, classes, colours))
+
+
+def _recalls(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[str, str]) -> Markup:
+    series = {g.name: recalls for g in members if (recalls := g.parts("recall"))}
+    if not series:
+        return parts.missing(f"Recall per class: {NOT_RUN}.")
+    caption = "Recall per class, mean over seeds."
+    if len(classes[0]) <= class_plots.CLASSES_NAMED:
+        caption = "Recall per class: mean over seeds, bars from lowest to highest. Hover for the numbers."
+    drawing = class_plots.plot_scores(classes, RECALL, series, colours)
+    return parts.figure(drawing, caption) + class_table(members, "Recall per class as a table")
+
+
+def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """Training loss, then what was evaluated on the validation split."""
+    pairs = [(kind, key) for kind, keys in CURVES.items() for key in keys]
+    found = {f"{kind} {key.replace('_', ' ')}": run_lines(groups, kind, key, "epoch") for kind, key in pairs}
+    panels = {title: lines for title, lines in found.items() if lines}
+    return parts.figure(plots.plot_curves(panels, colours, "epoch"), REPEATED) if panels else parts.missing()
+
+
+def confusions_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> Markup:
+    """Mean confusion over seeds, with the most frequent errors in words."""
+    found = []
+    for i, group in enumerate(groups):
+        matrices, inside = group.parts("confusion"), parts.missing()
+        if matrices:
+            rates = np.mean([plots.row_normalised(m) for m in matrices], 0)  # (K, K)
+            classes = group.classes[0]
+            caption = f"Share of each true class, in per cent. Most frequent errors: {_errors(rates, classes)}."
+            inside = parts.figure(plots.plot_confusion(rates, classes, group.name), caption)
+        found.append(parts.fold(group.name, inside, i < OPENED))
+    return parts.side_by_side(joined(found))
+
+
+def _errors(rates: np.ndarray, classes: Sequence[str], most: int = 5) -> str:
+    errors = rates - np.diag(np.diag(rates))
+    worst = [divmod(int(w), len(classes)) for w in np.argsort(-errors, axis=None, kind="stable")[:most]]
+    told = [f"{classes[t]} → {classes[p]} {100 * errors[t, p]:.1f} %" for t, p in worst if errors[t, p] > 0]
+    return "; ".join(told) or "none"
+
+
+def calibration_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """Reliability, the bins of a group's seeds pooled by their counts."""
+    series = {}
+    for group in groups:
+        bins = group.parts("reliability")
+        if bins and len({len(b["count"]) for b in bins}) == 1:
+            counts = np.array([b["count"] for b in bins], dtype=float)  # (seeds, bins)
+            pooled = {"count": counts.sum(0)}
+            for key in ("confidence", "accuracy"):
+                values = np.nan_to_num(np.array([b[key] for b in bins], dtype=float))
+                pooled[key] = (values * counts).sum(0) / np.maximum(counts.sum(0), 1)
+            series[group.name] = pooled
+    caption = "Below the diagonal: surer than right. The summary has the expected calibration error (ECE)."
+    return parts.figure(plots.plot_reliability(series, colours), caption) if series else parts.missing()
+
+
+class Reliability(BaseModel):
+    count: list[float]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+
+    @model_validator(mode="after")
+    def _as_many_of_each(self) -> Reliability:
+        if not len(self.count) == len(self.confidence) == len(self.accuracy):
+            raise ValueError("count, confidence and accuracy differ in length")
+        return self
+
+
+class Parts(BaseModel):
+    classes: list[str] = []
+    confusion: list[list[float]] | None = None
+    reliability: Reliability | None = None
+    adaptation: Domains | None = None
+
+    @model_validator(mode="after")
+    def _square(self) -> Parts:
+        size = len(self.classes)
+        if self.confusion and {len(self.confusion), *map(len, self.confusion)} != {size}:
+            raise ValueError(f"confusion is not {size} by {size}")
+        return self
+
+
+SECTIONS = Sections(
+    illustrated={
+        "Classes": classes_section,
+        "Training curves": curves_section,
+        "Self-training": selftraining.section,
+        "Confusions": confusions_section,
+        "Calibration": calibration_section,
+        "Adaptation": adaptation.section,
+    },
+    cautions=adaptation.troubles,
+    parts=Parts,
+    classes="Recall per class",
+)

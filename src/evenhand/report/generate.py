@@ -1,0 +1,209 @@
+"""The sections on generators: what was measured how, every class as drawn, pictures, collapse, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from statistics import fmean, median
+from typing import Any
+
+from markupsafe import Markup
+from pydantic import BaseModel
+
+from evenhand.report.charts import class_plots, plots
+from evenhand.report.classes import class_table, each_set_of_classes
+from evenhand.report.curves import REPEATED, class_figure, class_lines, run_lines
+from evenhand.report.gallery import pictures_section
+from evenhand.report.markup import parts
+from evenhand.report.reading import Judged
+from evenhand.report.records import NOT_RUN, ClassData, RunGroup, by_count
+from evenhand.report.sections import Sections
+from evenhand.tasks.generate import GENERATE
+
+CLASS_FID = next(metric for metric in GENERATE.per_class if metric.key == "class_fid")
+ALARM = 0.5  # of the patterns of real images, unless the recipe says otherwise
+EXPLODED = 2.0  # times the median class's spectral norm
+RARE = 0.1  # of an even share: below, a class is hardly drawn
+TRACED = 8  # classes with a line of their own, the rarest
+CURVES = {
+    "fid": "FID", "label_kl": "label KL", "diversity": "diversity, median class",
+    "diversity_min": "diversity, worst class", "patterns_min": "patterns, worst class",
+    "collapsed": "collapsed classes", "sigma_max": "largest spectral norm",
+}  # fmt: skip
+TRACES = {
+    "sigma": "Spectral norm of a class's conditional-BatchNorm gains, largest over layers: one that explodes goes "
+    "with collapse.",
+    "diversity": "Diversity: spread of a class's drawn images over that of its real ones, in features.",
+    "patterns": "Patterns: effective number of different images among those drawn of a class, over that of real ones.",
+    "frequency": "Effective frequency: how often the class was drawn lately, as the balancing term sees it.",
+}
+
+
+def basis(groups: Sequence[RunGroup]) -> list[str]:
+    """What the scores depend on, once for all that agree."""
+    users: dict[str, list[str]] = {}
+    for group in groups:
+        users.setdefault(_basis(group.measure), []).append(group.name)
+    return [f"{', '.join(names)}. {said}" if len(users) > 1 else said for said, names in users.items()]
+
+
+def _basis(measure: Mapping[str, Any]) -> str:
+    known, score = measure.get, measure.get("classifier_score")
+    digest = f", weights {known('features_digest')}" if "features_digest" in measure else ""
+    told = [
+        f"Features: {known('features')}{digest}, {known('dimensions')} dimensions; resize: {known('resize')}.",
+        f"Reference: {known('reference')}; {known('fake_count', 0):,} drawn.",
+        f"KID over {known('kid_subsets')} subsets of {known('kid_subset_size', 0):,}; precision, recall, density and "
+        f"coverage with k = {known('k')} on {known('manifold_real_count', 0):,} real and "
+        f"{known('manifold_fake_count', 0):,} drawn.",
+    ]
+    if "label_kl" in measure:
+        told.append("Label KL: of the annotator's labels to even shares.")
+    if "group_fid" in measure:
+        told.append("Head, mid and tail FID: means of their classes' FIDs.")
+    if score:
+        trained = f"'{score['recipe']}' trained on {score['drawn']:,} drawn images"
+        told.append(f"CAS: accuracy on the real test split of {trained}.")
+    return " ".join([*told, "Scores of other features or counts do not compare."])
+
+
+def cautions(groups: Sequence[RunGroup]) -> list[str]:
+    return judged_apart(groups) + [said for group in groups for said in troubles(group)]
+
+
+def judged_apart(groups: Sequence[RunGroup]) -> list[str]:
+    """One line if the runs' features come from different weights, none if they agree or do not say."""
+    users: dict[str, list[str]] = {}
+    for record in (r for g in groups for r in g.measured):
+        if digest := (record.measure or {}).get("features_digest"):
+            users.setdefault(digest, []).append(record.name)
+    if len(users) < 2:
+        return []
+    who = "; ".join(f"{digest[:8]} {_few(names, 3)}" for digest, names in users.items())
+    return [
+        f"Not all generators were judged by the same network ({who}): part of the differences is its. Train one "
+        "annotator, name its folder in needs.annotator, and train again."
+    ]
+
+
+def troubles(group: RunGroup) -> list[str]:
+    """Classes that look collapsed, are about to, or are hardly drawn, by name and with how many seeds agree."""
+    alike: dict[int, list[float]] = {}
+    wild: dict[int, list[float]] = {}
+    absent: dict[int, list[float]] = {}
+
+    def note(found: dict[int, list[float]], values: Sequence[float | None], low: float, high: float = inf) -> None:
+        for k, value in enumerate(values):
+            if value is not None and (value < low or value > high):
+                found.setdefault(k, []).append(value)
+
+    even = 1 / max(1, len(group.classes[0]))
+    for record in group.measured:
+        measure = record.measure or {}
+        norms = [max(of_class) for of_class in zip(*measure.get("sigma_gain") or (), strict=True)]
+        note(alike, measure.get("patterns") or (), (record.method.get("measure") or {}).get("alarm", ALARM))
+        note(wild, norms, -inf, EXPLODED * median(norms or [0]))
+        note(absent, measure.get("class_shares") or (), RARE * even)
+    told = []
+    if alike:
+        told.append(
+            f"images of {_named(group, alike, '.2f')} are much alike: in brackets, their effective number of patterns "
+            "over that of as many real ones. Collapse?"
+        )
+    if wild:
+        names = _named(group, wild, ".2f")
+        told.append(f"the spectral norm of {names} is over twice the median class's. Collapse ahead?")
+    if absent:
+        told.append(f"hardly draws {_named(group, absent, '.1%')}; even shares would be {100 * even:.2g}\u00a0%.")
+    return [f"{group.name}: {said}" for said in told]
+
+
+def _named(group: RunGroup, classes: Mapping[int, Sequence[float]], form: str) -> str:
+    seeds, told = len(group.measured), []
+    for k, values in sorted(classes.items(), key=lambda item: (-len(item[1]), fmean(item[1]))):
+        often = f", {len(values)} of {seeds} seeds" if seeds > 1 else ""
+        mean = f"{fmean(values):{form}}".replace("%", "\u00a0%")
+        told.append(f"‘{group.classes[0][k]}’ ({mean}{often})")
+    return _few(told, 5)
+
+
+def _few(names: Sequence[str], most: int) -> str:
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
+def drawn_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """Shares and FIDs of the classes, once for each set of training data among the runs."""
+    return each_set_of_classes(groups, lambda members, classes: _drawn(members, classes, colours))
+
+
+def _drawn(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[str, str]) -> Markup:
+    text = Markup()
+    if shares := {g.name: found for g in members if (found := g.parts("class_shares"))}:
+        caption = "Share of each class in what is drawn, by the annotator's labels. Dots: share of the training data."
+        text += parts.figure(class_plots.plot_shares(classes, shares, colours), caption)
+    if scored := [g for g in members if g.parts("class_fid")]:
+        values = {g.name: [[score["value"] for score in seed] for seed in g.parts("class_fid")] for g in scored}
+        doubtful = {
+            g.name: {k for k in range(len(classes[0])) for r in g.measured if r.doubtful(CLASS_FID, k)} for g in scored
+        }
+        caption = "FID of each class; a class never drawn has none."
+        if any(doubtful.values()):
+            caption += " Hollow: too few images of the class, real or drawn, for the number to be trusted."
+        text += parts.figure(class_plots.plot_scores(classes, CLASS_FID, values, colours, doubtful), caption)
+    if not text:
+        return parts.missing(f"Shares and FID per class: {NOT_RUN}.")
+    return text + class_table(members, "Classes as a table")
+
+
+def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
+    """What was evaluated during training, then the rarest classes one by one."""
+    panels = {title: run_lines(groups, "val", key) for key, title in CURVES.items()}
+    panels = {title: lines for title, lines in panels.items() if any(any(y) for _, _, y in lines)}  # none collapsed?
+    if not panels:
+        return parts.missing()
+    text = parts.figure(plots.plot_curves(panels, colours, "step"), f"On the validation split. {REPEATED}")
+    for prefix, said in TRACES.items():
+        lines = {g.name: class_lines(g, prefix, _rarest(g)) for g in groups}
+        text += class_figure(lines, f"{said} The rarest classes.")
+    return text
+
+
+def _rarest(group: RunGroup) -> list[str]:
+    classes, counts, named = group.classes
+    tail = set(named.get("tail") or range(len(counts)))
+    return [classes[k] for k in by_count(group.classes) if k in tail][-TRACED:]
+
+
+class ClassifierScore(BaseModel):
+    recipe: str
+    drawn: int
+
+
+class Parts(BaseModel):
+    fake_count: int = 0
+    kid_subset_size: int = 0
+    manifold_real_count: int = 0
+    manifold_fake_count: int = 0
+    features_digest: str | None = None
+    classifier_score: ClassifierScore | None = None
+    class_fid: list[Judged] | None = None
+    sigma_gain: list[list[float]] | None = None  # (layers, K)
+
+
+SECTIONS = Sections(
+    illustrated={
+        "Classes as drawn": drawn_section,
+        "Pictures": pictures_section,
+        "Generators in training": curves_section,
+    },
+    notes=basis,
+    cautions=cautions,
+    parts=Parts,
+    classes="How each class is drawn",
+    remarks=(
+        "diversity: spread of drawn over real features",
+        "patterns: effective number of different images, drawn over real",
+    ),
+    doubt="* too few images of the class for a FID to be trusted",
+)
