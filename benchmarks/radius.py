@@ -15,7 +15,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from evenhand.report.plots import plot_line_with_band
+from evenhand.report.charts.plots import plot_line_with_band
 from evenhand.run.measuring import measure
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all

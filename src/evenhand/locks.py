@@ -12,17 +12,17 @@ from evenhand.errors import UserError
 
 
 @contextmanager
-def held(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold the lock file ``path``, for all processes of a run; another holder is waited for, or named in an error."""
+def held(folder: Path, *, wait: bool) -> Iterator[None]:
+    """Hold the lock beside ``folder``, for all processes of a run; another holder is waited for, or named in an error."""
     if not parallel.is_writer():
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a+") as file:
         if not _take(file.fileno(), wait):
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise UserError(f"{path.parent} is in use by process {holder}: wait for it, or choose another run.folder")
+            raise UserError(f"{folder} is in use by process {holder}: wait for it, or choose another run.folder")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

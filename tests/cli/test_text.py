@@ -59,9 +59,11 @@ def test_from_table_to_report(cli: Callable[..., Any], table: Path) -> None:
     assert "weather" in page.read_text()
 
     run = open_run("run")
-    assert run.data.vocabulary is not None
-    new = run.data.vocabulary.encode(["Thunder and hail, then mist.", "A ferry ticket from the harbour", "the flute!"])
-    predicted = [run.data.classes[k] for k in run.method.predict(new).argmax(1).tolist()]  # type: ignore[attr-defined]
+    assert run.method.data.vocabulary is not None
+    new = run.method.data.vocabulary.encode(
+        ["Thunder and hail, then mist.", "A ferry ticket from the harbour", "the flute!"]
+    )
+    predicted = [run.method.data.classes[k] for k in run.method.predict(new).argmax(1).tolist()]  # type: ignore[attr-defined]
     assert predicted == ["weather", "travel", "music"]
 
 
@@ -71,10 +73,10 @@ def test_a_run_keeps_its_words_when_the_table_grows(cli: Callable[..., Any], tab
     with open(table, "a") as file:
         file.writelines("aardvark aardvark aardvark aardvark aardvark,animals\n" for _ in range(40))
     grown = open_run("run")
-    assert run.data.vocabulary is not None
+    assert run.method.data.vocabulary is not None
     assert grown.data.vocabulary is not None
-    assert grown.data.vocabulary.words == run.data.vocabulary.words
-    x = run.data.vocabulary.encode(["mist and hail"])
+    assert grown.data.vocabulary.words == run.method.data.vocabulary.words
+    x = run.method.data.vocabulary.encode(["mist and hail"])
     assert torch.equal(run.method.predict(x), grown.method.predict(x))  # type: ignore[attr-defined]
 
 

@@ -182,7 +182,7 @@ def test_a_run_of_other_counts_is_no_first_stage(tmp_path: Path) -> None:
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path: Path) -> None:
     with (
-        locks.held(tmp_path / "run" / ".lock", wait=False),
+        locks.held(tmp_path / "run", wait=False),
         pytest.raises(UserError, match=r"is in use by process \d+: wait for it, or choose another run\.folder"),
     ):
         train(recipe(tmp_path / "run", classifier()))
@@ -190,7 +190,7 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_waited_for_and_ends_with_its_holder(tmp_path: Path) -> None:
-    lock = tmp_path / ".x.lock"
+    lock = tmp_path / "x"
     code = (
         "from evenhand import locks; from pathlib import Path; import os\n"
         f"with locks.held(Path({str(lock)!r}), wait=False): os._exit(9)"

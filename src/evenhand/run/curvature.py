@@ -17,7 +17,7 @@ from evenhand.data.prepared import Data
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.hessian import ClassSpectrum, class_spectra, sample_spectrum
 from evenhand.randomness import dice
-from evenhand.report.hessian import plot_dynamics, plot_spectra
+from evenhand.report.charts.hessian import plot_dynamics, plot_spectra
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.tasks.classify import CLASSIFY
 

@@ -42,7 +42,7 @@ def _trained(name: str, need: Need, recipe: Recipe, device: torch.device, *, smo
         return open_run(need.recipe, device=str(device))
     other = needed_recipe(name, need, recipe, smoke=smoke)
     folder = Path(other.run.folder)
-    with locks.held(folder.with_name(f".{folder.name}.lock"), wait=True):
+    with locks.held(folder.with_name(f"{folder.name}.need"), wait=True):
         parallel.barrier()  # the others wait until the writing process holds the lock
         if not (folder / "measure.json").is_file():
             train(other, smoke=smoke)

@@ -29,7 +29,7 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     """
     folder = Path(recipe.run.folder)
     parallel.start(parallel.local_device(recipe.run.device), recipe.run.batchnorm)
-    with locks.held(folder / ".lock", wait=False):
+    with locks.held(folder, wait=False):
         model, data, method = fit_recipe(recipe, smoke=smoke)
         if is_complete(folder) and final_split(data) in data.streams:
             content = checkpoint.load(folder / chosen(recipe))
