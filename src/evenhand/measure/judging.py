@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -46,18 +47,21 @@ class Judge:
     """Compares drawn images, uint8 (N, C, H, W), with a stream of real ones."""
 
     def __init__(self, settings: Measure, data: Data, by: Any, device: torch.device) -> None:
-        self.settings, self.data = settings, data
+        self.settings, self.data, self.device = settings, data, device
         if by is not None:
             same_classes(by.data, data, "annotator")
         self.annotator = None if by is None else annotated(by)
-        if settings.features == "inception":
-            self.extractor = fid_inception(settings.inception, device=device)
-        else:
-            assert self.annotator is not None  # see GAN.check
-            self.extractor = self.annotator
-        rarest = sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED]
-        self.traced = sorted(rarest)
+        self.traced = sorted(sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED])
         self._reals: dict[str, tuple[Stream, Embedded]] = {}
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """Made when something is judged: who only draws need not have Inception's weights."""
+        if self.settings.features == "inception":
+            return fid_inception(self.settings.inception, device=self.device)
+        if self.annotator is None:
+            raise UserError("images are judged by an annotator: set needs.annotator to a classifier's recipe or run")
+        return self.annotator
 
     def label(self, images: Tensor, *, batch: int = 512) -> Tensor:
         """The annotator's label of each image (N,)."""
