@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import cdan_features, domain_loss, reverse_gradient
@@ -34,7 +35,7 @@ NETS: dict[str, dict[str, Any]] = {
 def prepared(name: str, table: dict[str, Any], device: torch.device) -> tuple[Any, dict[str, Batch]]:
     """A method of that name and a batch for it."""
     given = dict(table)
-    data = build_data(DataSettings(set="shapes", target="shapes-negative", size=given.pop("size"), augment=[]))
+    data = prepare_data(DataSettings(set="shapes", target="shapes-negative", size=given.pop("size"), augment=[]))
     cls = method_class(name)
     settings = cls.settings.model_validate(
         {"name": name, **given, "discriminator": {"hidden": 256}, "optim": {"lr": 1e-3}}

@@ -23,7 +23,7 @@ from typing import Any
 from evenhand.run.curvature import of_all_classes
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all
-from evenhand.run.runs import open_run
+from evenhand.run.opening import open_run
 
 BASE = {
     "source-only": "",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from evenhand.measure.hessian import ClassSpectrum
 from evenhand.run.curvature import of_run
-from evenhand.run.runs import open_run
+from evenhand.run.opening import open_run
 
 STEPS = 40
 

@@ -19,7 +19,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
 
@@ -69,7 +70,7 @@ def main() -> None:
     parser.add_argument("--set", default="shapes", help="data set; shapes needs no download")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    data = build_data(DataSettings(set=arguments.set, n_max=10, unlabelled_max=30, imbalance=10, val_per_class=10))
+    data = prepare_data(DataSettings(set=arguments.set, n_max=10, unlabelled_max=30, imbalance=10, val_per_class=10))
     methods = {name: build(data, settings, arguments) for name, settings in VARIANTS.items()}
     plain, listener = bare(data, arguments), methods["csst, min recall"]
     feeds = listener.feeds(data.streams)

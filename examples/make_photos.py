@@ -19,5 +19,5 @@ for split, counts in kept.items():
     for i in longtail_subset(stream.labels, counts, seed=0).tolist():
         folder = root / split / stream.classes[stream.labels[i]]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(stream.source.samples[i].permute(1, 2, 0).numpy()).save(folder / f"{i:03d}.png")
+        Image.fromarray(stream.samples.samples[i].permute(1, 2, 0).numpy()).save(folder / f"{i:03d}.png")
     print(f"{root / split}: {dict(zip(stream.classes, counts, strict=True))}")

@@ -23,7 +23,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def batches(method: Any, data: Data, count: int = 1) -> list[dict[str, Batch]]:
     """The first ``count`` batches that the loop would give the method."""
     columns = {
-        key: list(Loader(data.streams[feed.stream], feed, seed=0, device=torch.device("cpu")).iterate(0, count))
+        key: list(Loader(data.streams, feed, seed=0, device=torch.device("cpu")).iterate(0, count))
         for key, feed in method.feeds(data.streams).items()
     }
     return [{key: column[step] for key, column in columns.items()} for step in range(count)]

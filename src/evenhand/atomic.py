@@ -33,9 +33,10 @@ def replacing(path: Path, remedy: str = "free space or choose another place") ->
         os.chmod(part, 0o644)
         os.replace(part, path)
     except Exception as error:
-        if not _no_room(error):
+        if not (isinstance(error, OSError) or _no_room(error)):
             raise
-        raise UserError(f"could not write {path}: disk full? The previous file is kept; {remedy}") from error
+        why = f"disk full? {error}" if _no_room(error) else error
+        raise UserError(f"could not write {path} ({why}); the previous file is kept: {remedy}") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from evenhand.data.sets import phrases
-from evenhand.data.sources.texts import texts_of
-from evenhand.run.runs import open_run
+from evenhand.run.opening import open_run
 
 RECIPE = """
 about = "phrases in seconds"
@@ -41,7 +40,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     stream = phrases.load()["train"]
     assert stream.labels is not None
-    rows = zip(texts_of(stream.source).texts, stream.labels.tolist(), strict=True)
+    rows = zip(stream.samples.texts, stream.labels.tolist(), strict=True)
     file = tmp_path / "phrases.csv"
     file.write_text("text,label\n" + "".join(f"{text},{stream.classes[k]}\n" for text, k in rows))
     (tmp_path / "text.toml").write_text(RECIPE)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from evenhand.data.prepared import Data, DataSettings, build_data
-from evenhand.run import runs
+from evenhand.data.facts import Facts
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
+from evenhand.run import opening
 
 
 @pytest.fixture(scope="session", autouse=True)
 def data_built_once() -> Iterator[None]:
     built: dict[str, Data] = {}
 
-    def remembered(settings: DataSettings, words: Sequence[str] | None = None) -> Data:
-        key = f"{settings.model_dump_json()} {words}"
+    def remembered(settings: DataSettings, facts: Facts | None = None, **how: Any) -> Data:
+        key = f"{settings.model_dump_json()} {facts and facts.model_dump_json()} {how}"
         if key not in built:
-            built[key] = build_data(settings, words)
+            built[key] = prepare_data(settings, facts, **how)
         return built[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "build_data", remembered)
+        patch.setattr(opening, "prepare_data", remembered)
         yield

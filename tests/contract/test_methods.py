@@ -21,10 +21,9 @@ from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data
 from evenhand.methods import METHODS, method_class
 from evenhand.methods.protocol import Method, Progress, Recogniser
-from evenhand.run import checkpoint, runs
-from evenhand.run.loop import fit
+from evenhand.run import checkpoint, opening
 from evenhand.run.recipe import Recipe, validate
-from evenhand.run.runs import build_method
+from evenhand.run.training import fit_recipe, prepare_method
 from helpers import batches
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
@@ -109,10 +108,10 @@ CASES: dict[str, Tree] = {
     "cdan-mcc-sdat": adapt(mcc=1.0),
     "mcc-sdat": adapt(adversary="none", mcc=1.0, rho=0.01, rho_relative=True),
     "sdat-auto": adapt(adversary="dann", rho="auto", auto={"steps": 2, "shares": [0.001, 0.01], "tolerance": 1.0}),
-    "sdat-clean": adapt(adversary="dann", adv_at="clean"),
-    "sdat-adversary": adapt(smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
-    "sdat-both": adapt(smooth="both", optim={"freeze_bn": False}),
-    "sdat-all": adapt(smooth="all"),
+    "sdat-clean": adapt("sdat-ablation", adversary="dann", adv_at="clean"),
+    "sdat-adversary": adapt("sdat-ablation", smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
+    "sdat-both": adapt("sdat-ablation", smooth="both", optim={"freeze_bn": False}),
+    "sdat-all": adapt("sdat-ablation", smooth="all"),
 }  # fmt: skip
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -152,10 +151,8 @@ class Bench:
         return self.folder / str(self.used)
 
     def run(self, recipe: Recipe) -> Path:
-        data = runs.build_data(recipe.data)
-        folder = fit(build_method(recipe, data, CPU), data.streams, recipe.run, digest=recipe.digest())
-        (folder / "recipe.toml").write_text(recipe.toml())
-        return folder
+        fit_recipe(recipe)
+        return Path(recipe.run.folder)
 
     def whole(self, name: str) -> Path:
         if name not in self.kept:
@@ -179,16 +176,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def fresh(bench: Bench) -> Callable[..., tuple[Method, Data]]:
     def make(name: str, **run: Any) -> tuple[Method, Data]:
         recipe = bench.recipe(name, **run)
-        data = runs.build_data(recipe.data)
-        return build_method(recipe, data, CPU), data
+        data = opening.read_data(recipe)
+        return prepare_method(recipe, data, CPU), data
 
     return make
 
 
-def advance(method: Method, batches: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
+def advance(method: Method, data: Data, batches: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
     """Steps as ``fit`` takes them."""
     scalars = []
     for step, batch in enumerate(batches, start):
+        method.refresh(Progress(step, 2, STEPS), data.streams)
         method.schedule(Progress(step, 2, STEPS))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
@@ -285,13 +283,14 @@ def test_trap_04_statistics_survive_a_pause_at_any_step(name: str, pause: int, b
 def test_state_moves_to_another_method_whole(name: str, bench: Bench, fresh: Any) -> None:
     """Read with ``weights_only``, put into a method that trained otherwise: the same state, the same next step."""
     saved = checkpoint.load(bench.whole(name) / "last.pt")["method"]
-    methods = [fresh(name)[0] for _ in range(2)]
-    steps = batches(methods[0], runs.build_data(bench.recipe(name).data), 3)
-    advance(methods[1], steps[:2])
+    (one, data), (two, _) = fresh(name), fresh(name)
+    methods, steps = (one, two), batches(one, data, 3)
+    two.feeds(data.streams)
+    advance(two, data, steps[:2])
     for method in methods:
         method.load_state(copy.deepcopy(saved))
         assert differences(state_of(method), saved) == []
-    said = [advance(method, steps[2:], start=4) for method in methods]
+    said = [advance(method, data, steps[2:], start=4) for method in methods]
     assert said[0] == said[1]
     assert differences(*map(state_of, methods)) == []
 
@@ -300,23 +299,24 @@ def test_state_moves_to_another_method_whole(name: str, bench: Bench, fresh: Any
 def test_judging_is_deterministic_and_disturbs_nothing(name: str, fresh: Any) -> None:
     (method, data), (undisturbed, _) = fresh(name), fresh(name)
     steps = batches(method, data, 3)
+    undisturbed.feeds(data.streams)
     for each in (method, undisturbed):
-        advance(each, steps[:2])
+        advance(each, data, steps[:2])
     before = state_of(method)
-    judged = method.judge(data.streams["val"], batch=7)
+    judged = method.task.score(method, data.streams["val"], batch=7)
     assert all(math.isfinite(value) for value in judged.values())
-    assert method.judge(data.streams["val"], batch=7) == judged
-    examined = method.examine(data.streams["test"], data.groups, batch=64)
+    assert method.task.score(method, data.streams["val"], batch=7) == judged
+    examined = method.task.table(method, data.streams["test"], batch=64)
     assert json.loads(json.dumps(examined)) == examined  # the report reads it from a file
     assert differences(state_of(method), before) == []
-    assert advance(method, steps[2:], start=2) == advance(undisturbed, steps[2:], start=2)
+    assert advance(method, data, steps[2:], start=2) == advance(undisturbed, data, steps[2:], start=2)
     assert differences(state_of(method), state_of(undisturbed)) == []
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if issubclass(method_class(CASES[n]["method"]["name"]), Recogniser)])
 def test_predict_answers_each_sample_for_itself(name: str, fresh: Any) -> None:
     method, data = fresh(name)
-    advance(method, batches(method, data, 2))
+    advance(method, data, batches(method, data, 2))
     images = data.streams["test"].fetch(torch.arange(0, len(data.streams["test"]), 50))
     logits = method.predict(images)
     assert logits.shape == (len(images), len(data.classes))
@@ -333,14 +333,14 @@ def test_trap_09_a_batch_of_one_class(name: str, only: str, fresh: Any) -> None:
     method, data = fresh(name)
     label = 0 if only == "first" else len(data.classes) - 1
     steps = [{key: with_label(batch, label) for key, batch in step.items()} for step in batches(method, data, 4)]
-    losses = advance(method, steps)
+    losses = advance(method, data, steps)
     assert all(math.isfinite(value) for step in losses for value in step.values())
     assert checkpoint.is_finite(method.state())
-    assert all(math.isfinite(value) for value in method.judge(data.streams["val"], batch=16).values())
+    assert all(math.isfinite(value) for value in method.task.score(method, data.streams["val"], batch=16).values())
 
 
 def with_label(batch: Batch, label: int) -> Batch:
-    return replace(batch, labels=None if batch.labels is None else torch.full_like(batch.labels, label))
+    return replace(batch, targets=tuple(None if y is None else torch.full_like(y, label) for y in batch.targets))
 
 
 @every_case

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from evenhand.errors import UserError
-from evenhand.run import checkpoint, runs
-from evenhand.run.loop import fit
+from evenhand.run import checkpoint
+from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
-from evenhand.run.runs import build_method, open_run
+from evenhand.run.training import fit_recipe
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -30,9 +29,7 @@ def run(folder: Path, select: str, **options: Any) -> tuple[Path, list[dict[str,
         },
         "selection",
     )  # fmt: skip
-    data = runs.build_data(recipe.data)
-    fit(build_method(recipe, data, torch.device("cpu")), data.streams, recipe.run, digest=recipe.digest())
-    (folder / "recipe.toml").write_text(recipe.toml())
+    fit_recipe(recipe)
     return folder, [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
@@ -49,7 +46,7 @@ def test_trap_05_best_is_best(select: str, sign: int, tmp_path: Path) -> None:
     assert checkpoint.load(folder / "best.pt")["step"] == best["step"]
     chosen = open_run(folder)
     assert (chosen.checkpoint, chosen.step) == ("best.pt", best["step"])
-    again = chosen.method.judge(chosen.data.streams["val" if rule == "val" else "test"], batch=512)
+    again = chosen.method.task.score(chosen.method, chosen.data().streams["val" if rule == "val" else "test"], batch=512)
     assert again[metric] == pytest.approx(best[metric], abs=1e-6)
 
 
@@ -69,5 +66,5 @@ def test_the_test_split_is_opened_under_oracle_only(tmp_path: Path) -> None:
 
 
 def test_unknown_metric_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.select names 'recal'; measured are: .*mean_recall"):
+    with pytest.raises(UserError, match=r"run\.select = 'val:recal': 'recal' is no number of task classify; known):
         run(tmp_path / "run", "val:recal")

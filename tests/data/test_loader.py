@@ -16,6 +16,7 @@ from evenhand.data.samplers import Shuffled, Weighted, sample_weights
 from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Stream
 from evenhand.data.views.images import build
+from evenhand.data.views.view import OfSamples
 from evenhand.randomness import mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
@@ -25,8 +26,7 @@ CLASSES = ("cat", "dog", "owl")
 AUGMENT = build(["crop", "flip"], size=8, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
-def plain(x: Tensor, _: torch.Generator) -> Tensor:
-    return x.float()
+plain = OfSamples(lambda x, _: x.float())
 
 
 @pytest.fixture

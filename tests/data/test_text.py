@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data.prepared import Data, DataSettings, build_data, make_longtailed
+from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.sets import phrases
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.soundness import check
-from evenhand.data.sources.texts import Texts, pack, texts_of, unpack
+from evenhand.data.sources.texts import Texts, pack, unpack
 from evenhand.data.stream import Stream
+from evenhand.data.uneven import make_longtailed
 from evenhand.data.vocabulary import PAD, UNKNOWN, Pieces, Words, words
 from evenhand.errors import UserError
 
@@ -40,7 +42,7 @@ def save(path: Path, rows: list[tuple[str, str, str]] = ROWS, header: str = "tex
 
 
 def reviews(path: Path, **text: Any) -> Data:
-    return build_data(DataSettings(set=str(path), groups="1/1", text={"length": 6, **text}))  # type: ignore[arg-type]
+    return prepare_data(DataSettings(set=str(path), groups="1/1", text={"length": 6, **text}))  # type: ignore[arg-type]
 
 
 # tables
@@ -63,7 +65,7 @@ def test_rows_without_label_are_unlabelled_without_a_split(tmp_path: Path) -> No
     rows = [(f"text {i} {label}", label) for label in ("b", "a", "") for i in range(5)]
     table = tmp_path / "t.csv"
     table.write_text("label,text\n" + "".join(f"{label},{text}\n" for text, label in rows))
-    data = build_data(DataSettings(set=str(table), groups="1/1"))
+    data = prepare_data(DataSettings(set=str(table), groups="1/1"))
     assert {name: len(stream) for name, stream in data.streams.items()} == {"labelled": 8, "test": 2, "unlabelled": 5}
     assert data.classes == ("a", "b")
 
@@ -98,7 +100,7 @@ def test_bad_rows_are_one_line_with_file_and_line(tmp_path: Path, name: str, con
 
 def test_a_long_text_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\n" + "word " * 40_000 + ",a\nshort,b\n")
-    assert len(texts_of(read(tmp_path / "t.csv")["all"].source).texts[0]) == 199_999
+    assert len(read(tmp_path / "t.csv")["all"].samples.texts[0]) == 199_999
 
 
 def test_not_utf8_names_the_line(tmp_path: Path) -> None:
@@ -110,12 +112,12 @@ def test_not_utf8_names_the_line(tmp_path: Path) -> None:
 def test_no_labels_at_all_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\nfine,\n")
     with pytest.raises(UserError, match="no training part"):
-        build_data(DataSettings(set=str(tmp_path / "t.csv")))
+        prepare_data(DataSettings(set=str(tmp_path / "t.csv")))
 
 
 def test_a_table_of_paths_stays_a_table_of_images(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label,text\nx.png,a,fine\n")
-    assert isinstance(read(tmp_path / "t.csv", size=8, memory=False)["all"].source, Files)
+    assert isinstance(read(tmp_path / "t.csv", size=8, memory=False)["all"].samples, Files)
 
 
 def test_look_finds_texts_in_two_splits(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_look_finds_texts_in_two_splits(tmp_path: Path) -> None:
 def test_texts_cannot_be_adapted(tmp_path: Path) -> None:
     save(tmp_path / "t.csv")
     with pytest.raises(UserError, match="domains of images"):
-        build_data(DataSettings(set=str(tmp_path / "t.csv"), target="shapes"))
+        prepare_data(DataSettings(set=str(tmp_path / "t.csv"), target="shapes"))
 
 
 def test_packing() -> None:
@@ -164,8 +166,8 @@ def test_trap_16_validation_and_test_shape_no_vocabulary(tmp_path: Path) -> None
     assert "zebra" in data.vocabulary.words  # unlabelled texts do
     assert not {"validwords", "testwords"} & set(data.vocabulary.words)
     assert data.streams["test"].fetch(torch.tensor([0]))[0, 0] == UNKNOWN
-    assert data.channels == len(data.vocabulary.words) + 2 == data.facts["vocabulary"]
-    assert data.facts["words"] == data.vocabulary.digest()
+    assert data.inputs == len(data.vocabulary.words) + 2
+    assert data.facts.words == data.vocabulary.words
 
 
 def test_streams_hold_the_right_tokens(tmp_path: Path) -> None:
@@ -180,8 +182,10 @@ def test_streams_hold_the_right_tokens(tmp_path: Path) -> None:
 
 
 def test_words_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
-    data = build_data(DataSettings(set=str(save(tmp_path / "t.csv")), groups="1/1"), ["dull", "fine"])
-    assert data.channels == 4
+    settings = DataSettings(set=str(save(tmp_path / "t.csv")), groups="1/1")
+    earlier = prepare_data(settings).facts.model_copy(update={"words": ("dull", "fine"), "inputs": 4})
+    data = prepare_data(settings, earlier)
+    assert data.inputs == 4
     assert data.streams["test"].fetch(torch.tensor([0, 1]))[:, :3].tolist() == [[1, 3, 0], [1, 2, 0]]
 
 
@@ -196,7 +200,7 @@ def test_back_translations_ride_along(tmp_path: Path) -> None:
     rows = [("a fine film", "good", "une fine film"), ("a dull film", "bad", ""), ("so fine", "good", "very fine")]
     rows += [("so dull", "bad", "very dull")]
     path = save(tmp_path / "t.csv", rows, "text,label,back_translation")
-    data = build_data(DataSettings(set=str(path), groups="1/1", text={"length": 4, "strong": ["back-translation"]}))  # type: ignore[arg-type]
+    data = prepare_data(DataSettings(set=str(path), groups="1/1", text={"length": 4, "strong": ["back-translation"]}))  # type: ignore[arg-type]
     assert data.vocabulary is not None
     x = data.labelled.fetch(torch.arange(2))
     assert x.shape == (2, 8)
@@ -215,8 +219,8 @@ def test_back_translations_ride_along(tmp_path: Path) -> None:
 
 
 def test_labelled_share_is_stratified_and_keeps_every_sample() -> None:
-    whole = build_data(DataSettings(set="phrases", val_per_class=4))
-    data = build_data(DataSettings(set="phrases", val_per_class=4, labelled_share=0.1))
+    whole = prepare_data(DataSettings(set="phrases", val_per_class=4))
+    data = prepare_data(DataSettings(set="phrases", val_per_class=4, labelled_share=0.1))
     assert data.counts == [6] * 5
     assert len(data.streams["unlabelled"]) == 5 * (60 - 4 - 6)
     assert data.streams["unlabelled"].labels is None
@@ -225,7 +229,7 @@ def test_labelled_share_is_stratified_and_keeps_every_sample() -> None:
 
 def test_labelled_share_after_the_long_tail_never_empties_a_class() -> None:
     settings = {"set": "phrases", "n_max": 50, "imbalance": 10}
-    data = build_data(DataSettings(**settings, labelled_share=0.08))  # type: ignore[arg-type]
+    data = prepare_data(DataSettings(**settings, labelled_share=0.08))  # type: ignore[arg-type]
     assert data.counts == [4, 2, 1, 1, 1]  # of 50, 28, 15, 8, 5
     assert len(data.streams["unlabelled"]) == 46 + 26 + 14 + 7 + 4
     with pytest.raises(ValueError, match="leave one out"):
@@ -248,17 +252,17 @@ def test_the_counts_of_the_thesis_on_imdb() -> None:
 
 
 def test_phrases_are_the_same_every_time() -> None:
-    first, second = (build_data(DataSettings(set="phrases")) for _ in range(2))
+    first, second = (prepare_data(DataSettings(set="phrases")) for _ in range(2))
     assert first.streams["test"].digest() == second.streams["test"].digest()
     assert first.facts == second.facts
     train = phrases.load()["train"]
-    assert texts_of(train.subset(torch.tensor([3, 1])).source).texts == [
-        texts_of(train.source).texts[i] for i in (3, 1)
+    assert train.subset(torch.tensor([3, 1])).samples.texts == [
+        train.samples.texts[i] for i in (3, 1)
     ]
 
 
 def test_settings_that_would_be_ignored_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.augment is for images; the views of texts are data\.text\.augment"):
-        build_data(DataSettings(set="phrases", augment=["swap"]))
+        prepare_data(DataSettings(set="phrases", augment=["swap"]))
     with pytest.raises(UserError, match=r"bring unlabelled samples: leave out data\.labelled_share"):
-        build_data(DataSettings(set=str(save(tmp_path / "t.csv")), groups="1/1", labelled_share=0.5))
+        prepare_data(DataSettings(set=str(save(tmp_path / "t.csv")), groups="1/1", labelled_share=0.5))

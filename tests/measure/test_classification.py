@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from evenhand.data.stream import Memory, Stream
-from evenhand.measure.classification import Evaluation, evaluate
+from evenhand.errors import UserError
+from evenhand.measure.calibration import expected_calibration_error, reliability
+from evenhand.measure.classification import Evaluation, evaluate, predict_all
 
 GROUPS = {"head": [0], "tail": [1, 2]}
 
@@ -19,7 +22,7 @@ GROUPS = {"head": [0], "tail": [1, 2]}
 def judged(pairs: list[tuple[int, int]], classes: int = 3, sure: float = 2.0) -> Evaluation:
     """An evaluation of (truth, prediction) pairs, each predicted with the same logit."""
     truth, predicted = torch.tensor(pairs).T
-    return Evaluation(sure * torch.eye(classes)[predicted], truth)
+    return Evaluation.of(sure * torch.eye(classes)[predicted], truth)
 
 
 # class 0: 3 of 4 right; class 1: 1 of 2; class 2: 0 of 1, taken for class 0
@@ -123,11 +126,53 @@ def test_evaluate_reads_the_stream_once_in_order(batch: int) -> None:
         return torch.eye(3, dtype=torch.bfloat16)[x[:, 0, 0, 0].long() % 3]
 
     found = evaluate(predict, labelled(7), batch=batch)
-    assert found.logits.dtype == torch.float32
+    assert found.confidence.dtype == found.surprise.dtype == torch.float32
+    assert found.predicted.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert found.target.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert found.scalars()["accuracy"] == pytest.approx(1)
     assert sum(sizes) == 7
     assert max(sizes) <= batch
+
+
+def test_evaluate_holds_only_a_batch_of_logits() -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def predict(x: Tensor) -> Tensor:
+        assert sum(logits() is not None for logits in held) <= 1
+        logits = torch.zeros(len(x), 1000)
+        held.append(weakref.ref(logits))
+        return logits
+
+    found = evaluate(predict, labelled(20), batch=2)
+    assert len(held) == 10
+    assert all(value.numel() == 20 for value in vars(found).values() if isinstance(value, Tensor))
+    assert found.confusion.shape == (1000, 1000)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 99))
+def test_numbers_are_those_of_the_logits(samples: int, classes: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(samples, classes, generator=random)
+    target = torch.randint(classes, (samples,), generator=random)
+    found = Evaluation.of(logits, target)
+    bins = reliability(logits.softmax(1), target)
+    for name, value in vars(bins).items():
+        torch.testing.assert_close(getattr(found.reliability, name), value)
+    assert found.scalars()["ece"] == pytest.approx(expected_calibration_error(logits.softmax(1), target))
+    assert found.scalars()["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, target)), rel=1e-5)
+    better = (logits > logits.gather(1, target[:, None])).sum(1)
+    assert torch.equal(found.in_top5, better < 5)
+    assert torch.equal(found.predicted == target, better == 0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_predictions_that_are_not_finite_stop(bad: float) -> None:
+    logits = torch.zeros(7, 3)
+    logits[5, 0] = bad  # not the truth, which is class 2
+    for look in (evaluate, predict_all):
+        with pytest.raises(UserError, match="predictions on 'test' are not finite"):
+            look(lambda x: logits[x[:, 0, 0, 0].long()], labelled(7), batch=2)
 
 
 def test_evaluate_needs_labels() -> None:

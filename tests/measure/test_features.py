@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,7 +83,7 @@ def test_a_streams_features_are_kept_by_content(tmp_path: Path) -> None:
     assert len(net.seen) == 4
     assert len(list((tmp_path / "new").iterdir())) == 4
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot keep features in .* name another folder"):
+    with pytest.raises(UserError, match=r"cannot write .* name another cache"):
         embed(extractor, stream, cache=tmp_path / "file" / "below")
 
 
@@ -92,13 +91,8 @@ def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = build_net("small-cnn", num_classes=4, channels=1).train()
-    method = SimpleNamespace(
-        judged=net.eval,
-        data=SimpleNamespace(eval_view=lambda x, _: x.float() / 127.5 - 1),
-        logit_scale=3.0,
-    )
     x = images(6, channels=1, side=28)
-    extractor = annotator(method, "annotator toy")
+    extractor = annotator(net, lambda x: x.float() / 127.5 - 1, "annotator toy", logit_scale=3.0)
     net.train()  # training goes on between two measurements
     stream = Stream(Memory(x), None, ("a",), "test")
     made = embed(extractor, stream, batch=4, cache=tmp_path)
@@ -114,21 +108,21 @@ def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path)
 
 
 def test_our_classifier_is_an_annotator() -> None:
+    from evenhand.data.facts import Facts
     from evenhand.data.prepared import Data
+    from evenhand.data.views.view import OfSamples
+    from evenhand.measure.judging import annotated
     from evenhand.methods.common import Net
     from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 
     x = images(6, channels=1, side=28)
     streams = {"labelled": Stream(Memory(x), torch.arange(6) % 2, ("a", "b"), "labelled")}
 
-    def view(x: Tensor, _: torch.Generator) -> Tensor:
-        return x.float() / 255
-
     settings = ClassifierSettings(net=Net(name="small-cnn"), loss="ldam")
-    method = LongTailClassifier(
-        settings, Data(streams, view, view, view, {}, channels=1), seed=0, device=torch.device("cpu")
-    )
-    made = embed(annotator(method, "run"), streams["labelled"])
+    view = OfSamples(lambda x, _: x.float() / 255)
+    facts = Facts(classes=("a", "b"), counts=[3, 3], inputs=1, size=[28, 28])
+    method = LongTailClassifier(settings, Data(facts, view, view, view), seed=0, device=torch.device("cpu"))
+    made = embed(annotated(method), streams["labelled"])
     assert made.logits is not None
     torch.testing.assert_close(made.logits, method.predict(x))
 

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.data.loader import Batch
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
 from evenhand.methods.protocol import Progress
@@ -32,7 +33,7 @@ LR, MOMENTUM, DECAY = 0.05, 0.9, 1e-3
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return build_data(DataSettings(set="shapes", target="shapes-negative", n_max=12, imbalance=10, augment=[]))
+    return prepare_data(DataSettings(set="shapes", target="shapes-negative", n_max=12, imbalance=10, augment=[]))
 
 
 def make(data: Data, cls: Any = SDAT, optim: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -390,7 +391,7 @@ def test_automatic_radius_is_the_last_that_source_validation_bears(data: Data, m
 
 def test_automatic_radius_trains_its_probes() -> None:
     """A radius beyond all weights learns nothing and fails."""
-    easy = build_data(DataSettings(set="shapes", target="shapes-negative", val_share=0.2, augment=[]))
+    easy = prepare_data(DataSettings(set="shapes", target="shapes-negative", val_share=0.2, augment=[]))
     auto = {"steps": 40, "shares": [1e-3, 100.0], "tolerance": 0.06}
     method = make(
         easy, adversary="none", bottleneck=0, batch=64, rho="auto", auto=auto, net={"name": "small-cnn", "width": 8}

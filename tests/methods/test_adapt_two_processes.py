@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from evenhand import parallel
-from evenhand.data.prepared import build_data
+from evenhand.data.prepared import prepare_data
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit
 from evenhand.run.recipe import validate
-from evenhand.run.runs import build_method
+from evenhand.run.training import prepare_method
 
 CPU = torch.device("cpu")
 CASES: dict[str, dict[str, Any]] = {
@@ -44,8 +44,8 @@ def run(name: str, folder: Path) -> dict[str, Any]:
         "run": {"folder": str(folder), "steps": 4, "log_every": 1, "progress": False},
     }  # fmt: skip
     recipe = validate(tree, name)
-    data = build_data(recipe.data)
-    method = build_method(recipe, data, CPU)
+    data = prepare_data(recipe.data)
+    method = prepare_method(recipe, data, CPU)
     fit(method, data.streams, recipe.run, digest=recipe.digest())
     return method.state()
 

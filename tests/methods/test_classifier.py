@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier, sampling_weights
@@ -26,7 +27,7 @@ EPOCHS, PER_EPOCH = 10, 2
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
+    return prepare_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
 
 
 def make(data: Data, optim: dict[str, Any] | None = None, seed: int = 0, **settings: Any) -> LongTailClassifier:

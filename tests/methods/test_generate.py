@@ -12,23 +12,24 @@ from typing import Any
 
 import pytest
 import torch
+from evenhand.methods.generate.judging import Judge, Measure, spread
+from evenhand.run.runs import measure, train
 from PIL import Image
 from torch import Tensor
 
 from evenhand.data.loader import Batch, Loader
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.methods.generate.class_balancing import ClassBalancing, ClassBalancingSettings
 from evenhand.methods.generate.gan import GAN, GANSettings
 from evenhand.methods.generate.gsr import GroupSpectral, GSRSettings
-from evenhand.methods.generate.judging import Judge, Measure, spread
 from evenhand.methods.protocol import Method, Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.pieces.balance import balance_loss
 from evenhand.pieces.gan_losses import discriminator_loss
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
 from evenhand.run.recipe import validate
-from evenhand.run.runs import measure, train
 from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class", "ignore:one training image")
@@ -40,7 +41,7 @@ SMALL: dict[str, Any] = {"batch": 6, "measure": MEASURE, "ema_start": 1, "lecam_
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, val_per_class=4, augment=["flip"]))
+    return prepare_data(DataSettings(set="shapes", n_max=12, imbalance=10, val_per_class=4, augment=["flip"]))
 
 
 @pytest.fixture(scope="module")
@@ -445,7 +446,7 @@ def test_a_collapsed_class_is_named(data: Data, annotator: LongTailClassifier) -
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
-    images, labels = test.source.samples.clone(), test.labels  # type: ignore[attr-defined]
+    images, labels = test.samples.samples.clone(), test.labels  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = judge.scalars(images, labels, test, batch=64)
@@ -467,7 +468,7 @@ def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Long
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
-    images, labels = test.source.samples.clone(), test.labels  # type: ignore[attr-defined]
+    images, labels = test.samples.samples.clone(), test.labels  # type: ignore[attr-defined]
     for k in range(7):
         mine = torch.where(labels == k)[0]
         images[mine] = images[mine[torch.arange(len(mine)) % 2]]
@@ -547,7 +548,7 @@ def test_risky_settings_warn(make: Any) -> None:
 def test_a_trade_off_of_the_other_form_warns(
     form: str, trade_off: float, said: int, annotator: LongTailClassifier
 ) -> None:
-    uneven = build_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
+    uneven = prepare_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
     table = ClassBalancingSettings(**SMALL, net={"width": 2}, form=form, trade_off=trade_off)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -593,7 +594,7 @@ def test_bad_input_stops_before_training(tmp_path: Path) -> None:
 def test_mixed_sizes_and_modes_become_one(tmp_path: Path) -> None:
     pets = folder_of_images(tmp_path / "pets", {"cat": 8, "dog": 8, "lynx": 8})
     for grey, channels in ((False, 3), (True, 1)):
-        made = build_data(DataSettings(set=str(pets), size=32, grey=grey))
+        made = prepare_data(DataSettings(set=str(pets), size=32, grey=grey))
         gan = GAN(GANSettings(**SMALL, net={"width": 2}), made, seed=0, device=CPU, annotator=judge_of(made))
         batch = batches(gan, made, 1)[0]["labelled"]
         assert batch.x.shape == (6, channels, 32, 32)
@@ -679,7 +680,7 @@ def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
     (made / "measure.json").unlink()
     with pytest.raises(UserError, match="not measured yet"):
         classifier_score(made, count=40)
-    again = build_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
+    again = prepare_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
     assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from evenhand.run.runs import build_method, fit, prepare_data, train
 from torch import Tensor
 
 from evenhand import parallel
 from evenhand.run.recipe import validate
-from evenhand.run.runs import build_data, build_method, fit, train
 
 DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "augment": []}
 STEADY = {"lr": 0.01, "eps": 1.0}  # Adam would blow up the rounding of gradients that are 0, as before a BatchNorm
@@ -36,7 +36,7 @@ def run(name: str, folder: Path, first: Path) -> dict[str, Any]:
     needs = {"annotator": str(first)} | ({"classifier": str(first)} if name == "balance" else {})
     settings = {"folder": str(folder), "steps": 2, "progress": False, "threads": 1}
     recipe = validate({"data": DATA, "method": {**COMMON, **CASES[name]}, "needs": needs, "run": settings}, name)
-    data = build_data(recipe.data)
+    data = prepare_data(recipe.data)
     method = build_method(recipe, data, torch.device("cpu"))
     fit(method, data.streams, recipe.run)
     few = data.streams["test"].subset(torch.arange(0, 600, 15))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.data.loader import Loader
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
@@ -25,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return build_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
+    return prepare_data(DataSettings(set="shapes", n_max=12, imbalance=10, augment=[]))
 
 
 def first_stage(data: Data, **settings: Any) -> LongTailClassifier:

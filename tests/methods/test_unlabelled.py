@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from evenhand.data.loader import Batch
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
@@ -28,7 +29,7 @@ from evenhand.methods.unlabelled.selftraining import SelfTrainingOptim
 from evenhand.pieces.gain import Gain
 from evenhand.pieces.objectives import AnyMetric, MinRecall
 from evenhand.run.recipe import load_recipe
-from evenhand.run.runs import build_method
+from evenhand.run.training import prepare_method
 from helpers import batches
 
 CPU = torch.device("cpu")
@@ -37,7 +38,7 @@ START = Progress(0, 10, 100)
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return build_data(
+    return prepare_data(
         DataSettings(set="shapes", n_max=20, unlabelled_max=30, imbalance=10, val_per_class=5)  # 10 classes
     )
 
@@ -278,7 +279,7 @@ def test_a_metric_of_ones_own_becomes_the_gain(data: Data) -> None:
     method.pursue(AnyMetric(lambda C: C[3, 3] / C[3].sum(), data.counts))
     method.schedule(START)
     assert method.gain.diagonal().argmax() == 3
-    assert [key for key in method.judge(data.streams["val"]) if key.startswith("multiplier")] == ["multiplier:0"]
+    assert [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")] == ["multiplier:0"]
 
 
 @pytest.mark.parametrize("objective", [*get_args(CSSTSettings.model_fields["objective"].annotation)])
@@ -286,10 +287,10 @@ def test_every_objective_is_steered_and_judged(data: Data, objective: str) -> No
     gain = torch.eye(len(data.classes)).tolist() if objective == "gain" else []
     method = build("csst", data, objective=objective, gain=gain)
     method.schedule(START)
-    found = [key for key in method.judge(data.streams["val"]) if key.startswith("multiplier")]
+    found = [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")]
     assert len(found) == len(method.duals)
     method.pursue(MinRecall(data.counts))
-    assert sum(key.startswith("multiplier") for key in method.judge(data.streams["val"])) == len(data.classes)
+    assert sum(key.startswith("multiplier") for key in method.task.score(method, data.streams["val"])) == len(data.classes)
 
 
 @pytest.mark.parametrize("gain", [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0]]])
@@ -317,7 +318,7 @@ def test_watching_names_every_class(data: Data) -> None:
     for step, batch in enumerate(batches(method, data, 2)):
         method.schedule(Progress(step, 10, 100))
         method.update(batch)
-    found = method.judge(data.streams["val"])
+    found = method.task.score(method, data.streams["val"])
     for name in data.classes:
         assert {f"{key}:{name}" for key in ("recall", "coverage", "kept", "multiplier")} <= found.keys()
     assert sum(found[f"multiplier:{name}"] for name in data.classes) == pytest.approx(1)
@@ -399,7 +400,7 @@ def test_impossible_objectives_are_named_before_training(method: dict[str, Any],
     smoke = {"data.set": "shapes", "data.n_max": 20, "data.unlabelled_max": 30, "data.imbalance": 10}
     recipe = load_recipe("csst-fashion", {**tree, **smoke, "data.groups": "thirds", "data.val_per_class": 5})
     with pytest.raises(UserError, match=message):
-        build_method(recipe, build_data(recipe.data), CPU)
+        prepare_method(recipe, prepare_data(recipe.data), CPU)
 
 
 def test_trap_09_a_class_absent_from_validation_counts_as_missed_and_is_said(data: Data) -> None:

@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.prepared import Data
+from evenhand.data.prepared import Data, prepare_data
 from evenhand.pieces.pseudo import FlexThresholds
 from evenhand.randomness import dice
 from evenhand.run import checkpoint
+from evenhand.run.loop import fit
 from evenhand.run.recipe import validate
-from evenhand.run.runs import build_data, build_method, fit
+from evenhand.run.training import prepare_method
 
 DATA = {
     "set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "unlabelled_max": 24,
@@ -64,7 +65,7 @@ def float64() -> Iterator[None]:
 
 @cache
 def built() -> Data:
-    return build_data(validate({"data": DATA, "method": METHODS["csst"]}, "data").data)
+    return prepare_data(validate({"data": DATA, "method": METHODS["csst"]}, "data").data)
 
 
 def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -72,9 +73,9 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
     recipe = validate({"data": DATA, "method": {**COMMON, **METHODS[name]}, "run": settings}, name)
     with float64():
         data = built()
-        method = build_method(recipe, data, torch.device("cpu"))
+        method = prepare_method(recipe, data, torch.device("cpu"))
         fit(method, data.streams, recipe.run)
-        return {"state": method.state(), "judged": method.judge(data.streams["val"], batch=64)}
+        return {"state": method.state(), "judged": method.task.score(method, data.streams["val"], batch=64)}
 
 
 def flex() -> list[Tensor]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.vocabulary import FIRST, PAD, UNKNOWN, Pieces
 from evenhand.errors import UserError
 from evenhand.nets import build_net
@@ -58,11 +59,11 @@ def test_its_tokeniser_and_its_own_states(folder: Path) -> None:
 
 def test_data_speak_its_vocabulary(folder: Path, tmp_path: Path) -> None:
     name = f"hf:{folder}"
-    data = build_data(DataSettings(set="phrases", text={"tokens": name, "length": 8}))  # type: ignore[arg-type]
-    assert data.channels == FIRST + len(WORDS)
+    data = prepare_data(DataSettings(set="phrases", text={"tokens": name, "length": 8}))  # type: ignore[arg-type]
+    assert data.inputs == FIRST + len(WORDS)
     with pytest.raises(UserError, match=r"set data\.text\.tokens = 'hf:"):
         build_net(name, num_classes=2, channels=5)
-    net = build_net(name, num_classes=2, channels=data.channels)
+    net = build_net(name, num_classes=2, channels=data.inputs)
     with pytest.raises(UserError, match=r"this encoder takes 10: lower data\.text\.length"):
         net(torch.full((1, 11), FIRST))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))

@@ -72,6 +72,18 @@ def test_backward_accumulates_until_the_step(net: nn.Module) -> None:
     assert_same(net, whole, 1e-6)
 
 
+def test_alone_the_last_pass_is_like_any_other(net: nn.Module) -> None:
+    plain = copy.deepcopy(net)
+    for module, last in ((net, True), (plain, False)):
+        player = Player(module, SAM(sgd(module), rho=0.3))
+        player.backward(loss_of(module), last=last)
+        with player.ascent():
+            player.backward(loss_of(module), last=last)
+        player.step()
+        assert not any(p._post_accumulate_grad_hooks for p in player.parameters)
+    assert_same(net, plain)
+
+
 def test_clip_bounds_the_global_norm_and_no_more(net: nn.Module) -> None:
     plain = copy.deepcopy(net)
     loss_of(plain).backward()

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.methods.protocol import Method
 from evenhand.run.recipe import Recipe, load_recipe
-from evenhand.run.runs import build_method
+from evenhand.run.training import prepare_method
 
 TINY = """
 [data]
@@ -68,11 +69,11 @@ def build() -> Build:
 
     def make(recipe: Recipe) -> tuple[Method, Data]:
         data = _data(recipe.data.model_dump_json())
-        return build_method(recipe, data, torch.device("cpu")), data
+        return prepare_method(recipe, data, torch.device("cpu")), data
 
     return make
 
 
 @cache
 def _data(settings: str) -> Data:
-    return build_data(DataSettings.model_validate_json(settings))
+    return prepare_data(DataSettings.model_validate_json(settings))

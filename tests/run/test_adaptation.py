@@ -9,21 +9,25 @@ from typing import Any
 
 import pytest
 import torch
+from evenhand.run.adaptation import Aligns, judge_target, picture_domains, some_rows
 from torch import Tensor, nn
 
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.measure.shift import SCORES, adaptation_troubles
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.run import checkpoint
-from evenhand.run.adaptation import Aligns, judge_target, picture_domains, some_rows
 from evenhand.run.loop import fit
+from evenhand.run.measuring import measure
+from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
-from evenhand.run.runs import measure, open_run, train
 from evenhand.run.selection import LABEL_FREE, check_selection
 from evenhand.run.settings import Run
+from evenhand.run.training import train
 
 K, D = 3, 5
 
@@ -36,7 +40,7 @@ class Aligner(Recogniser):
         self.discriminator = nn.Identity() if discriminator else None
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        return {"source": Feed("source", 4, (lambda x, _: x,))}
+        return {"source": Feed("source", 4, (OfSamples(lambda x, _: x),))}
 
     def schedule(self, at: Progress) -> None:
         self.scale = self.plan[at.step]
@@ -112,7 +116,7 @@ def test_labels_of_the_target_are_never_read(streams: Streams, tmp_path: Path) -
     assert streams["test"].labels is not None
     logs = []
     for name, labels in (("a", streams["test"].labels), ("b", streams["test"].labels.flip(0))):
-        test = Stream(streams["test"].source, labels, streams["test"].classes, "test")
+        test = Stream(streams["test"].samples, labels, streams["test"].classes, "test")
         rows = fitted(tmp_path / name, {**streams, "test": test}, [0.5, 3.0, -1.0], select="label-free:infomax")
         logs.append([{k: v for k, v in row.items() if k != "images_per_second"} for row in rows])
     assert logs[0] == logs[1]
@@ -172,11 +176,11 @@ def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:
     for rule, with_labels in (("oracle:accuracy", True), ("val:loss", False)):
         also = found["also"][rule]
         other = open_run(folder, name=also["checkpoint"])
-        judged = other.method.judge(other.data.streams["test"], batch=512)
+        judged = other.method.task.score(other.method, other.data.streams["test"], batch=512)
         assert (also["accuracy"], also["step"]) == (pytest.approx(judged["accuracy"]), other.step)
         assert also["chosen_with_target_labels"] is with_labels
     own = open_run(folder)
-    assert found["accuracy"] == pytest.approx(own.method.judge(own.data.streams["test"], batch=512)["accuracy"])
+    assert found["accuracy"] == pytest.approx(own.method.task.score(own.method, own.data.streams["test"], batch=512)["accuracy"])
     assert found["also"]["oracle:accuracy"]["accuracy"] >= found["accuracy"]
     assert measure(folder) == found
 
@@ -244,7 +248,7 @@ def test_data_of_vectors_with_several_sources(tmp_path: Path) -> None:
         assert part.labels is not None
         np.savez(tmp_path / f"{name}.npz", x=part.fetch(torch.arange(30)).numpy(), y=part.labels.numpy())
     names = [str(tmp_path / f"{name}.npz") for name in ("s1", "s2")]
-    data = build_data(DataSettings(set=names[0], source=names, target=str(tmp_path / "t.npz"), val_share=0.2))
+    data = prepare_data(DataSettings(set=names[0], source=names, target=str(tmp_path / "t.npz"), val_share=0.2))
     assert {name: len(stream) for name, stream in data.streams.items()} == {
         "source": 48, "target": 30, "val": 12, "test": 30,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.run import checkpoint, fit
@@ -56,7 +57,7 @@ class Scripted(Recogniser):
         self.sizes: list[int] = []
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        return {"labelled": Feed("labelled", 4, (lambda x, _: x.float(),))}
+        return {"labelled": Feed("labelled", 4, (OfSamples(lambda x, _: x.float()),))}
 
     def schedule(self, at: Progress) -> None:
         self.progress.append(at)
@@ -264,7 +265,7 @@ def test_test_split_stays_closed(tmp_path: Path) -> None:
 
 def test_oracle_selects_on_test_and_says_so_in_the_log(tmp_path: Path) -> None:
     flipped = stream("val").subset(torch.arange(8).flip(0))
-    for number, image in enumerate(flipped.source.samples):  # type: ignore[attr-defined]
+    for number, image in enumerate(flipped.samples.samples):  # type: ignore[attr-defined]
         image[0, 0, 1] = 7 - number
     fit(Scripted(), {**streams("test"), "val": flipped}, run(tmp_path, select="oracle:accuracy"))
     assert step_of(tmp_path, "best.pt") == 4

@@ -18,8 +18,9 @@ from torch import Tensor
 import evenhand
 from evenhand.errors import UserError
 from evenhand.run import checkpoint, fit, open_run, train
+from evenhand.run.measuring import measure
 from evenhand.run.recipe import Recipe, load_recipe
-from evenhand.run.runs import is_complete, measure
+from evenhand.run.training import is_complete
 
 Make = Callable[..., Recipe]
 

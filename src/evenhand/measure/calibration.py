@@ -29,15 +29,17 @@ def reliability(probs: Tensor, target: Tensor, bins: int = 15) -> Reliability:
     if not (probs.min() >= 0 and (probs.sum(1) - 1).abs().max() <= 0.05):
         raise ValueError("probs: some row is not a probability distribution; apply softmax(dim=1) to logits")
     confidence, predicted = probs.max(1)
-    edges = torch.arange(1, bins, device=probs.device, dtype=probs.dtype) / bins
+    return binned(confidence, predicted == target.to(predicted.device), bins)
+
+
+def binned(confidence: Tensor, right: Tensor, bins: int = 15) -> Reliability:
+    """The same from each sample's confidence (N,) and whether it was right."""
+    confidence = confidence.double()
+    edges = torch.arange(1, bins, device=confidence.device, dtype=confidence.dtype) / bins
     bin_of = torch.bucketize(confidence, edges)  # (N,)
-    right = (predicted == target.to(predicted.device)).double()
     count = torch.bincount(bin_of, minlength=bins)
-    return Reliability(
-        torch.bincount(bin_of, confidence, minlength=bins) / count.clamp_min(1),
-        torch.bincount(bin_of, right, minlength=bins) / count.clamp_min(1),
-        count,
-    )
+    sure, hits = (torch.bincount(bin_of, x, minlength=bins) for x in (confidence, right.double()))
+    return Reliability(sure / count.clamp_min(1), hits / count.clamp_min(1), count)
 
 
 def expected_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) -> float:

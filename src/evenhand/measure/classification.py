@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,23 +13,40 @@ from evenhand import parallel
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure import confusion as metric
-from evenhand.measure.calibration import expected_calibration_error, reliability
+from evenhand.measure.calibration import Reliability, binned
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Logits of every sample of a stream beside the truth."""
+    """What was said of every sample of a stream beside the truth; all numbers follow from it without the logits."""
 
-    logits: Tensor  # (N, K)
+    predicted: Tensor  # (N,)
+    confidence: Tensor  # (N,) probability of the predicted class
+    surprise: Tensor  # (N,) -log probability of the truth
+    in_top5: Tensor  # (N,) whether the truth is among the five likeliest
     target: Tensor  # (N,)
+    num_classes: int
+
+    @classmethod
+    def of(cls, logits: Tensor, target: Tensor) -> Evaluation:
+        return cls._read(_said(logits, target), target, logits.shape[1])
+
+    @classmethod
+    def _read(cls, said: Tensor, target: Tensor, num_classes: int) -> Evaluation:
+        predicted, confidence, surprise, in_top5 = said.T.contiguous()
+        return cls(predicted.long(), confidence, surprise, in_top5.bool(), target, num_classes)
 
     @property
     def confusion(self) -> Tensor:
-        return metric.confusion_matrix(self.logits.argmax(1), self.target, self.logits.shape[1])
+        return metric.confusion_matrix(self.predicted, self.target, self.num_classes)
+
+    @property
+    def reliability(self) -> Reliability:
+        return binned(self.confidence, self.predicted == self.target)
 
     def scalars(self) -> dict[str, float]:
         """One number per name: what ``run.select`` can choose by."""
-        C = self.confusion
+        C, bins = self.confusion, self.reliability
         return {
             "accuracy": float(C.trace()),
             "mean_recall": float(metric.mean_recall(C)),
@@ -37,14 +54,13 @@ class Evaluation:
             "g_mean": float(metric.g_mean(C)),
             "h_mean": float(metric.h_mean(C)),
             "min_coverage": float(metric.coverages(C).min()),
-            "ece": float(expected_calibration_error(self.logits.softmax(1), self.target)),
-            "loss": float(torch.nn.functional.cross_entropy(self.logits, self.target)),
+            "ece": float((bins.count * (bins.accuracy - bins.confidence).abs()).sum() / bins.count.sum()),
+            "loss": float(self.surprise.double().mean()),
         }
 
     def table(self, groups: dict[str, list[int]]) -> dict[str, Any]:
         """Everything the report shows, as plain values."""
-        C = self.confusion
-        bins = reliability(self.logits.softmax(1), self.target)
+        C, bins = self.confusion, self.reliability
         return {
             **self.scalars(),
             "confusion": C.tolist(),
@@ -63,20 +79,42 @@ class Evaluation:
 
 
 def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Evaluation:
-    """Predict a whole stream in order; several processes share the work."""
-    if stream.labels is None:
+    """Predict a whole stream in order; several processes share the work, and only a batch of logits is ever held."""
+    labels, said = stream.labels, []
+    if labels is None:
         raise ValueError(f"stream '{stream.name}' has no labels to compare with")
-    return Evaluation(predict_all(predict, stream, batch=batch), stream.labels)
+    for rows, logits in _predictions(predict, stream, batch):
+        trusted = logits.isfinite().all(1, keepdim=True)
+        said.append(_said(logits, labels[rows].to(logits.device)).where(trusted, torch.nan))
+    return Evaluation._read(_in_order(said, stream), labels, logits.shape[1])
+
+
+def predict_all(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Tensor:
+    """Logits (N, K) of a whole stream in its order, on the CPU; labels are not read."""
+    return _in_order([logits for _, logits in _predictions(predict, stream, batch)], stream)
 
 
 @torch.no_grad()
-def predict_all(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Tensor:
-    """Logits (N, K) of a whole stream in its order, on the CPU; labels are not read."""
-    mine = torch.arange(parallel.rank(), len(stream), parallel.world())
-    logits = torch.cat([predict(stream.fetch(indices)).float() for indices in mine.split(batch)])
-    if not torch.isfinite(logits).all():
+def _predictions(predict: Callable[[Tensor], Tensor], stream: Stream, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of this process's share and their logits, batch by batch."""
+    for rows in torch.arange(parallel.rank(), len(stream), parallel.world()).split(batch):
+        yield rows, predict(stream.fetch(rows)).float()
+
+
+def _in_order(parts: list[Tensor], stream: Stream) -> Tensor:
+    """All processes' shares, finite and in the order of the stream, on the CPU."""
+    joint, world = parallel.gather(torch.cat(parts)).cpu(), parallel.world()
+    if not joint.isfinite().all():
         raise UserError(
             f"training diverged (predictions on '{stream.name}' are not finite): lower the learning rate or set a clip"
         )
-    order = parallel.gather(mine.to(logits.device)).argsort()
-    return parallel.gather(logits)[order].cpu()
+    return joint[torch.cat([torch.arange(rank, len(stream), world) for rank in range(world)]).argsort()]
+
+
+def _said(logits: Tensor, target: Tensor) -> Tensor:
+    """(N, 4): the predicted class, its probability, -log of the truth's, whether that is among the top five."""
+    predicted = logits.argmax(1)
+    top = logits.topk(min(5, logits.shape[1])).indices  # (N, 5)
+    in_top5 = (top == target[:, None]).any(1) | (predicted == target)  # ties may be broken in two ways
+    surprise = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    return torch.stack([predicted.float(), logits.softmax(1).amax(1), surprise, in_top5.float()], 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 
 class Player:
-    """``backward`` as often as needed, then ``step``.
+    """``backward`` as often as needed, ``last=True`` the last time, then ``step``.
 
     clip: largest gradient norm; ema: decay of the averaged copy used for evaluation;
     precision: autocast type of forward passes (float16 scales the loss); freeze_bn: SAM's second pass leaves
@@ -48,6 +48,7 @@ class Player:
         self.device = next(net.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.average = copy.deepcopy(net).requires_grad_(False) if ema is not None else None
+        self._joint = False  # the gradients are the processes' mean already
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -59,21 +60,30 @@ class Player:
         dtype = getattr(torch, self.precision) if enabled else torch.bfloat16
         return torch.autocast(self.device.type, dtype=dtype, enabled=enabled)
 
-    def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
+    def backward(self, loss: Tensor, *, last: bool = False) -> None:
+        """``last``: nothing is added to the gradients before ``ascent`` or ``step``, so processes average meanwhile."""
+        meanwhile = parallel.averaging(self.parameters, parallel.local_statistics(self.net)) if last else nullcontext()
+        with meanwhile:
+            self.scaler.scale(loss).backward()
+        self._joint = last
+
+    def _join(self) -> None:
+        if not self._joint:
+            parallel.average_gradients(self.parameters, parallel.local_statistics(self.net))
+        self._joint = False
 
     @contextmanager
     def ascent(self) -> Iterator[None]:
         """Inside, the weights stand at the worst point of the SAM ball; the joint gradient gives the direction."""
         if not isinstance(self.optimizer, SAM):
             raise TypeError(f"ascent needs a SAM optimiser, got {type(self.optimizer).__name__}")
-        parallel.average_gradients(self.parameters)
+        self._join()
         with self.optimizer.ascent(self.net if self.freeze_bn else None):
             yield
 
     def step(self) -> None:
         """Average over processes, unscale, clip, step, forget the gradients, move the average."""
-        parallel.average_gradients(self.parameters)
+        self._join()
         self.scaler.unscale_(self.optimizer)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.clip)

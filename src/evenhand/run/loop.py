@@ -83,10 +83,11 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 since = time.perf_counter()
             if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:
                 kept.keep(done)
-            if done < total and (asked() or done - start == run.stop_after):
+            stop = parallel.agreed_stop(asked(), done)  # every process asks at every step
+            if done < total and (stop or done - start == run.stop_after):
                 kept.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
-                if asked():
+                if stop:
                     raise KeyboardInterrupt(f"{folder} is saved at step {done}; --resume continues")
                 break
     parallel.barrier()
@@ -119,7 +120,7 @@ def _checked(values: dict[str, float], step: int, folder: Path) -> dict[str, flo
 def _polite_stop() -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C or SIGTERM finishes the step, saves and interrupts; the second one stops at once."""
     signals: list[int] = []
-    if threading.current_thread() is not threading.main_thread() or parallel.world() > 1:
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -27,18 +27,10 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
 
     ``smoke`` cuts the needed runs down as their own [smoke] tables say.
     """
-    device = parallel.local_device(recipe.run.device)
-    parallel.start(device)
     folder = Path(recipe.run.folder)
+    parallel.start(parallel.local_device(recipe.run.device), recipe.run.batchnorm)
     with locks.held(folder / ".lock", wait=False):
-        model = _earlier(recipe)
-        data = read_data(recipe, model)
-        method = prepare_method(recipe, data, device, smoke=smoke)
-        if model is None:
-            model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
-            if parallel.is_writer():
-                describe(folder, recipe, model, data.streams)
-        fit(method, data.streams, recipe.run, digest=model.digest)
+        model, data, method = fit_recipe(recipe, smoke=smoke)
         if is_complete(folder) and final_split(data) in data.streams:
             content = checkpoint.load(folder / chosen(recipe))
             method.load_state(content["method"])
@@ -46,6 +38,19 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
             run = OpenRun(folder, recipe, model, method, chosen(recipe), step, epoch)
             measure_open(run, data, split=final_split(data))
     return folder
+
+
+def fit_recipe(recipe: Recipe, *, smoke: bool = False) -> tuple[Model, Data, Method]:
+    """Data and method of a recipe, fitted into the run's folder, which then opens as a model."""
+    model = _earlier(recipe)
+    data = read_data(recipe, model)
+    method = prepare_method(recipe, data, parallel.local_device(recipe.run.device), smoke=smoke)
+    if model is None:
+        model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
+        if parallel.is_writer():
+            describe(Path(recipe.run.folder), recipe, model, data.streams)
+    fit(method, data.streams, recipe.run, digest=model.digest)
+    return model, data, method
 
 
 def prepare_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: bool = False) -> Method:

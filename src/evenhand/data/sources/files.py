@@ -109,8 +109,8 @@ class Files(Source):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
-        chosen = rows.tolist()
+    def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
+        chosen = torch.as_tensor(rows, dtype=torch.long).tolist()
         images = torch.empty(len(chosen), len(self.mode), self.size, self.size, dtype=torch.uint8)
         choose = partial(centre_box, size=self.size, resize=self.resize)
         random = chance is not None and self.random_frame

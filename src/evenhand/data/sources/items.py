@@ -49,8 +49,8 @@ class Items(Source):
             image = image.cpu().numpy()
         return as_images(np.asarray(image)[None], where)[0], label
 
-    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
-        images = [self.sample(row)[0] for row in rows.tolist()]
+    def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
+        images = [self.sample(row)[0] for row in torch.as_tensor(rows, dtype=torch.long).tolist()]
         if self.frame is not None:
             images = [reframed(image[None], *self.frame)[0] for image in images]
         shapes = sorted({tuple(image.shape) for image in images})

@@ -103,7 +103,7 @@ class DomainAdversarial(Recogniser):
         task, said = self.task_loss(x, logits, y)
         adversarial, heard = self.adversarial_loss(features, logits, len(y))
         loss = task + self.settings.trade_off * adversarial
-        self.player.backward(loss)
+        self.player.backward(loss, last=True)
         self.step()
         return {"loss": loss.detach(), **said, **heard}
 
@@ -174,6 +174,7 @@ class DomainAdversarial(Recogniser):
             loaders = [Loader(self.streams, feed, seed=seed, device=self.device) for feed in feeds]
             parts = zip(*(loader.iterate(0, REFRESH) for loader in loaders), strict=True)
             update_bn((torch.cat([batch.x for batch in rows]) for rows in parts), self.average)
+            parallel.average_statistics(self.average)
 
     # what is learned
 

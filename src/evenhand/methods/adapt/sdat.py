@@ -97,7 +97,7 @@ class SDAT(DomainAdversarial):
             task, said = self.task_loss(x, logits, y)
             adversarial, heard = self.adversarial_loss(features, logits, len(y))
             loss = task + self.settings.trade_off * adversarial
-            self.player.backward(loss)
+            self.player.backward(loss, last=True)
         self.step()
         return {"loss": loss.detach(), **said, **heard, **self.picked()}
 

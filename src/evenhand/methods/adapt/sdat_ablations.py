@@ -90,7 +90,7 @@ class SDATAblation(SDAT):
             if s.adv_at == "perturbed":
                 adversarial, heard = self.adversarial_loss(features, logits, len(y))
             loss = task + s.trade_off * adversarial
-            self.player.backward(task if held else loss)
+            self.player.backward(task if held else loss, last=not held)
         for p, gradient in held:
             p.grad = gradient if p.grad is None else p.grad + gradient
         self.step()

@@ -125,7 +125,7 @@ class LongTailClassifier(Recogniser):
             with around():
                 with self.player.autocast():
                     part = self._loss(x[mine], target[mine]) * (mass[mine].sum() / joint)
-                self.player.backward(part)
+                self.player.backward(part, last=i == min(parts, len(x)) - 1)
             loss += part.detach()
         return loss
 

@@ -122,7 +122,7 @@ class SecondStage(Recogniser):
         else:
             loss = nn.functional.cross_entropy(logits, y)
         if self.settings.rule != "tau-norm":
-            self.player.backward(loss * parallel.share(torch.tensor(float(len(y)), device=x.device)))
+            self.player.backward(loss * parallel.share(torch.tensor(float(len(y)), device=x.device)), last=True)
             self.player.step()
         return {"loss": loss.detach()}
 

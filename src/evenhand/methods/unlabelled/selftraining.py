@@ -103,7 +103,7 @@ class SelfTraining(Recogniser):
     def learn(self, labelled: Tensor, consistency: Tensor) -> dict[str, Tensor]:
         """One step on ``labelled + unlabelled_weight * consistency``."""
         loss = labelled + self.settings.unlabelled_weight * consistency
-        self.player.backward(loss)
+        self.player.backward(loss, last=True)
         self.player.step()
         said = {"loss": loss.detach(), "labelled_loss": labelled.detach()}
         return said | {"consistency_loss": consistency.detach()} if self.settings.unlabelled_weight else said

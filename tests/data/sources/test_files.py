@@ -16,15 +16,14 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.sources.files import (
     Files,
-    Items,
     centre_box,
-    from_dataset,
-    images_in,
     load_image,
-    natural,
     random_box,
 )
+from evenhand.data.sources.items import Items, from_dataset
+from evenhand.data.sources.paths import images_in, natural
 from evenhand.data.stream import Stream
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from helpers import picture, save_picture, seeded, truncate
 
@@ -178,7 +177,7 @@ def test_a_bad_image_in_a_loader_is_one_clean_line(tmp_path: Path, workers: int)
     stream = Stream(Files(paths, size=24), torch.zeros(6, dtype=torch.long), ("a",), "train")
     with pytest.raises(UserError) as plain:
         load_image(paths[4])
-    feed = Feed("train", 2, (lambda x, _: x.float(),))
+    feed = Feed("train", 2, (OfSamples(lambda x, _: x.float()),))
     loader = Loader(stream, feed, seed=0, device=torch.device("cpu"), workers=workers)
     bad_step = next(step for step in range(3) if 4 in loader.picks.batch(step))
     batches = loader.iterate(0, 3)

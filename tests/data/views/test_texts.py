@@ -111,5 +111,5 @@ def test_bad_names_and_samples() -> None:
     assert view(torch.ones(2, 4, dtype=torch.int64)).shape == (2, 4)
     with pytest.raises(ValueError, match=r"this view takes tokens, int64 \(N, 4\)"):
         view(torch.zeros(2, 5, dtype=torch.int64))
-    with pytest.raises(ValueError, match="generator is None"):
+    with pytest.raises(ValueError, match="chance is None"):
         build_text_view(["swap"], length=4)(torch.ones(2, 4, dtype=torch.int64))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from evenhand.data.prepared import DataSettings, build_data
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.published import frequency_order, read_cifar, read_idx, read_image_list
@@ -102,10 +103,10 @@ def test_read_recognises_cifar_folders(tmp_path: Path, fine: bool) -> None:
 
 
 def test_a_recipe_may_name_a_benchmark_folder(tmp_path: Path) -> None:
-    data = build_data(DataSettings(set=str(cifar_python(tmp_path / "cifar-100-python", fine=True))))
+    data = prepare_data(DataSettings(set=str(cifar_python(tmp_path / "cifar-100-python", fine=True))))
     assert data.classes == ("cat", "dog")
     assert {key: len(stream) for key, stream in data.streams.items()} == {"labelled": 3, "test": 3}
-    assert data.facts["size"] == [32, 32]
+    assert data.facts.size == [32, 32]
 
 
 def test_image_folders_are_not_mistaken_for_benchmarks(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_image_lists_and_frequency_order(tmp_path: Path) -> None:
     assert both[1].labels.tolist() == [2, 1]
     assert both[0].counts == sorted(both[0].counts, reverse=True)
     assert read_image_list(test, tmp_path / "root", remap=remap).classes == ("1", "0", "2")
-    assert isinstance(both[0].source, Files)
+    assert isinstance(both[0].samples, Files)
 
 
 def test_image_list_paths_may_contain_any_spaces(tmp_path: Path) -> None:
