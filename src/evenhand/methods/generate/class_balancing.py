@@ -25,28 +25,23 @@ from evenhand.methods.generate.term import Term
 from evenhand.pieces.balance import EffectiveFrequency, Normalise, balance_loss, form_ratio, mean_prediction
 from evenhand.settings import Settings
 
+Rule = Literal["balance", "entropy", "classify"]
 RELEASED = 2.5, 10.0  # trade-offs of the released configurations, all of them with mean-one weights
 
 
 class BalanceSettings(Settings):
     """[method.balance] of any GAN; the classifier is named in [needs] as ``classifier``."""
 
-    rule: Literal["balance", "entropy", "classify"] = Field(
-        "balance", description="the paper's; DeGAN's, all frequencies equal; or cross-entropy to the label asked for"
-    )
-    trade_off: float = Field(
-        0.5, ge=0, description="weight of the classifier's term; the authors' 0.5 to 10 go with mean-one; 0: plain GAN"
-    )
+    rule: Rule = Field("balance", description="the paper's; DeGAN's, N equal; or cross-entropy to the label asked for")
+    trade_off: float = Field(0.5, ge=0, description="weight of the term; the authors' 0.5 to 10 are mean-one; 0: off")
     form: Normalise = Field(
-        "share", description="class weights 1 / (K N), as the thesis; or scaled to mean-one, weaker, as released"
+        "share", description="class weights 1 / (K N), the thesis'; or mean-one, the code's, weaker"
     )
     cycle: int = Field(2000, gt=0, description="steps between refreshes of the frequencies")
     forget: float = Field(0.5, gt=0, le=1, description="share of the old frequencies lost at a refresh")
     weight: float = Field(1.0, gt=0, description="of the new counts at a refresh; equal to forget: moving average")
     floor: float = Field(0.01, ge=0, lt=1, description="smallest frequency over the mean one")
-    labels: Literal["even", "inverse"] = Field(
-        "even", description="labels asked of a conditional generator: evenly, or by inverse frequency (many classes)"
-    )
+    labels: Literal["even", "inverse"] = Field("even", description="asked for: evenly, or by inverse frequency")
 
 
 class Balance(Term):
@@ -96,22 +91,16 @@ class Balance(Term):
         self.seen.load_state_dict(state)
 
 
-def check_balance(s: BalanceSettings, counts: list[int], batch: int, *, conditional: bool, classified: bool) -> None:
+def check_balance(s: BalanceSettings, counts: list[int], batch: int, *, classified: bool) -> None:
     """Refuse what cannot work and warn of what may not, before a classifier is trained for it."""
-    num_classes = len(counts)
+    num_classes, remembered = len(counts), batch * s.cycle / s.forget
     if s.trade_off and not classified:
         raise UserError(
             "the balance term needs a classifier: set needs.classifier to a recipe or a run's folder, "
             "or method.balance.trade_off = 0 for a plain GAN"
         )
-    if not conditional and (s.rule == "classify" or s.labels == "inverse"):
-        raise UserError(
-            f"balance with rule = '{s.rule}' and labels = '{s.labels}' asks the generator for classes: "
-            "set method.condition = 'generator'"
-        )
     if s.rule != "balance" or not s.trade_off:
         return
-    remembered = batch * s.cycle / s.forget
     if remembered < num_classes:
         raise UserError(
             f"frequencies of {num_classes} classes from the last {remembered:.0f} images or so would be noise: "

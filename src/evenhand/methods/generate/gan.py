@@ -26,7 +26,7 @@ from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
 from evenhand.measure.judging import Judge
 from evenhand.methods.generate.class_balancing import Balance, check_balance
-from evenhand.methods.generate.gsr import Spectral
+from evenhand.methods.generate.gsr import Spectral, spectral_norms
 from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GANTable, GSRSettings
 from evenhand.methods.generate.term import Term
 from evenhand.methods.protocol import Drawer, Progress
@@ -34,7 +34,6 @@ from evenhand.nets.gan import Verdict
 from evenhand.pieces.diffaugment import diffaugment
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty, sample_labels
 from evenhand.pieces.player import Player
-from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters
 from evenhand.randomness import dice
 
 STANDING = 16  # batches from which the BatchNorm statistics of evaluation are taken
@@ -50,8 +49,7 @@ class GAN(Drawer):
         classifier: Any = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.seed, self.device = settings, data, seed, device
-        needs = {"annotator": annotator, "classifier": classifier}
-        self.check(settings, data, [name for name, need in needs.items() if need is not None])
+        self.check(settings, data, ["annotator"] * (annotator is not None) + ["classifier"] * (classifier is not None))
         if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
             warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
         self.judge = Judge(settings.measure, data, annotator, device)
@@ -78,19 +76,15 @@ class GAN(Drawer):
         if len(size) != 2:
             raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
         if size[0] != size[1]:
-            remedy = "crop them, or set data.size for files"
-            raise UserError(f"images are {size[0]} x {size[1]}: generators draw squares; {remedy}")
+            raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")
         if settings.measure.features != "inception" and "annotator" not in given:
             raise UserError(
                 "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
                 "or method.measure.features = 'inception'"
             )
-        conditional, classified = settings.condition != "none", "classifier" in given
         if settings.balance:
-            check_balance(
-                settings.balance, data.counts, settings.batch, conditional=conditional, classified=classified
-            )
-        elif classified:
+            check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
+        elif "classifier" in given:
             raise UserError("needs.classifier is for the balance term: add [method.balance], or leave it out")
         with torch.device("meta"):
             settings.net.build(size[0], data.inputs, len(data.classes), settings.condition)
@@ -141,8 +135,7 @@ class GAN(Drawer):
             fakes, asked = self.generate(len(real))
         both = labels if asked is None else torch.cat([labels, asked])
         with self.discriminator.autocast():
-            # One pass: no BatchNorm mixes the halves.
-            verdict = self._judgement(torch.cat([real, fakes]), both, learning=True)
+            verdict = self._judgement(torch.cat([real, fakes]), both, learning=True)  # one pass: one BatchNorm for both
             of_real, of_fake = verdict.score.float().chunk(2)
             loss = discriminator_loss(of_real, of_fake, s.loss)
             if verdict.logits is not None:
@@ -185,7 +178,7 @@ class GAN(Drawer):
     @staticmethod
     def improve(player: Player, loss: Tensor) -> Tensor:
         """One step of one player; returns the loss for the log."""
-        player.backward(loss)
+        player.backward(loss, last=True)
         player.step()
         return loss.detach()
 
@@ -209,9 +202,7 @@ class GAN(Drawer):
     # drawing
 
     @torch.no_grad()
-    def sample(
-        self, count: int, labels: Tensor | None = None, *, chance: torch.Generator, batch: int = 256
-    ) -> Tensor:
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator, batch: int = 256) -> Tensor:
         """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
         if labels is not None and not self.conditional:
             raise UserError("this generator is unconditional: it draws no class on demand; draw more and select")
@@ -235,29 +226,23 @@ class GAN(Drawer):
         chance = dice(self.seed, "standing")
         for _ in range(STANDING):
             net(*self._draw(self.settings.batch // parallel.world(), chance))
+        parallel.average_statistics(net)
         return net.eval()
 
     # what is told of it
 
-    @torch.no_grad()
-    def spectral_norms(self) -> dict[str, Tensor]:
-        """Largest singular value of every layer's grouped class gains and biases, (layers, K) each."""
-        if not self.conditional:
-            return {}
-        gains, biases = conditional_parameters(self.generator.judged())
-        return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}
-
     def traces(self) -> dict[str, float]:
         found, by_class = {}, self._by_class()
         if self.conditional:
-            by_class["sigma"] = sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
+            by_class["sigma"] = sigma = spectral_norms(self.generator.judged())["sigma_gain"].amax(0)  # (K,)
             self.judge.warn_of_explosion(sigma.tolist())
             found["sigma_max"] = float(sigma.max())
         shown = [(k, self.data.classes[k]) for k in self.judge.traced]
         return found | {f"{key}:{name}": float(of[k]) for key, of in by_class.items() for k, name in shown}
 
     def details(self) -> dict[str, Any]:
-        return {name: values.tolist() for name, values in (self.spectral_norms() | self._by_class()).items()}
+        norms = spectral_norms(self.generator.judged()) if self.conditional else {}
+        return {name: values.tolist() for name, values in (norms | self._by_class()).items()}
 
     def _by_class(self) -> dict[str, Tensor]:
         return {key: values for term in self.terms.values() for key, values in term.by_class().items()}

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from evenhand.methods.generate.term import Term
-from evenhand.pieces.spectral import conditional_parameters, gsr_loss, gsrip_loss
+from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss, gsrip_loss
 from evenhand.settings import Settings
 
 
@@ -37,7 +37,7 @@ class Spectral(Term):
         self.counts = torch.tensor(counts, dtype=torch.float64, device=device)
         self.vectors: dict[str, Tensor] = {}  # of the power iteration, warm from step to step
 
-    def __call__(self, fakes: Tensor, asked: Tensor | None) -> Tensor:  # noqa: ARG002
+    def __call__(self, fakes: Tensor, asked: Tensor | None) -> Tensor:
         s = self.settings
         gains, biases = conditional_parameters(self.draws)
         if s.rule == "gsrip":
@@ -51,3 +51,10 @@ class Spectral(Term):
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.vectors = dict(state)
+
+
+@torch.no_grad()
+def spectral_norms(draws: nn.Module) -> dict[str, Tensor]:
+    """What explodes: largest singular values of every layer's grouped class gains and biases, (layers, K) each."""
+    gains, biases = conditional_parameters(draws)
+    return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}

@@ -1,4 +1,4 @@
-"""The [method] tables of GANs: networks, optimisers, steadying, and the terms that papers add to the generator's loss."""
+"""The [method] tables of GANs: networks, optimisers, and the terms that papers add to the generator's loss."""
 
 from __future__ import annotations
 
@@ -91,8 +91,10 @@ class GANTable(Settings):
 
     @model_validator(mode="after")
     def _conditional(self) -> GANTable:
-        if self.gsr and self.gsr.strength and self.condition == "none":
-            raise ValueError("gSR acts on class parameters: set condition to projection, acgan or generator")
+        asked = self.balance and (self.balance.rule == "classify" or self.balance.labels == "inverse")
+        if self.condition == "none" and (asked or (self.gsr and self.gsr.strength)):
+            what = "gSR acts on class parameters" if not asked else "this balance asks the generator for classes"
+            raise ValueError(f"{what}: set condition to generator, projection or acgan")
         return self
 
 
