@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from evenhand.data.facts import Facts
 from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data
+from evenhand.data.views.view import OfSamples
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -27,6 +30,12 @@ def batches(method: Any, data: Data, count: int = 1) -> list[dict[str, Batch]]:
         for key, feed in method.feeds(data.streams).items()
     }
     return [{key: column[step] for key, column in columns.items()} for step in range(count)]
+
+
+def toy_data(classes: Sequence[str], **facts: Any) -> Data:
+    """What a method of a test needs to know of its classes."""
+    view = OfSamples(lambda x, _: x)
+    return Data(Facts(classes=tuple(classes), counts=[1] * len(classes), **facts), view, view, view)
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

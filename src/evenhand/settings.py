@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 # Keys of a recipe and of its [run] table that cannot change a result.
 WITHOUT_EFFECT = {
@@ -12,6 +14,26 @@ WITHOUT_EFFECT = {
 
 
 class Settings(BaseModel):
-    """A table of a recipe: typed, read-only, and an unknown key is an error."""
+    """A table of a recipe: typed, read-only, and an unknown key is an error.
+
+    A table inside keeps what its owner sets for it: where ``net: Net = Net(name="wrn28-2")``, a recipe that says
+    ``net.width = 32`` alone still gets that network.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _owners_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        defaults = {key: field.default for key, field in cls.model_fields.items()}
+        return {key: _laid_over(defaults.get(key), value) for key, value in given.items()}
+
+
+def _laid_over(default: Any, given: Any) -> Any:
+    """``given`` and what ``default`` sets explicitly, where both are tables; else ``given``."""
+    if not isinstance(default, Settings) or not isinstance(given, dict):
+        return given
+    own = {key: getattr(default, key) for key in default.model_fields_set}
+    return {**own, **{key: _laid_over(getattr(default, key, None), value) for key, value in given.items()}}

@@ -46,7 +46,8 @@ def test_trap_05_best_is_best(select: str, sign: int, tmp_path: Path) -> None:
     assert checkpoint.load(folder / "best.pt")["step"] == best["step"]
     chosen = open_run(folder)
     assert (chosen.checkpoint, chosen.step) == ("best.pt", best["step"])
-    again = chosen.method.task.score(chosen.method, chosen.data().streams["val" if rule == "val" else "test"], batch=512)
+    stream = chosen.data().streams["val" if rule == "val" else "test"]
+    again = chosen.method.task.score(chosen.method, stream, batch=512)
     assert again[metric] == pytest.approx(best[metric], abs=1e-6)
 
 
@@ -66,5 +67,5 @@ def test_the_test_split_is_opened_under_oracle_only(tmp_path: Path) -> None:
 
 
 def test_unknown_metric_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.select = 'val:recal': 'recal' is no number of task classify; known):
+    with pytest.raises(UserError, match=r"run\.select = 'val:recal': 'recal' is no number of task classify; known"):
         run(tmp_path / "run", "val:recal")

@@ -256,9 +256,7 @@ def test_phrases_are_the_same_every_time() -> None:
     assert first.streams["test"].digest() == second.streams["test"].digest()
     assert first.facts == second.facts
     train = phrases.load()["train"]
-    assert train.subset(torch.tensor([3, 1])).samples.texts == [
-        train.samples.texts[i] for i in (3, 1)
-    ]
+    assert train.subset(torch.tensor([3, 1])).samples.texts == [train.samples.texts[i] for i in (3, 1)]
 
 
 def test_settings_that_would_be_ignored_are_refused(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_streams_features_are_kept_by_content(tmp_path: Path) -> None:
 def test_an_annotator_gives_its_features_and_its_own_predictions(tmp_path: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = build_net("small-cnn", num_classes=4, channels=1).train()
+        net = build_net("small-cnn", num_classes=4, inputs=1).train()
     x = images(6, channels=1, side=28)
     extractor = annotator(net, lambda x: x.float() / 127.5 - 1, "annotator toy", logit_scale=3.0)
     net.train()  # training goes on between two measurements

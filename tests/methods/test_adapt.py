@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.errors import UserError
+from evenhand.measure.classification import evaluate
+from evenhand.methods.adapt import sdat
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.sdat import SDAT
+from evenhand.methods.adapt.sdat_ablations import SDATAblation
 from evenhand.methods.protocol import Progress
 from evenhand.randomness import mix
 from evenhand.run.curvature import of_all_classes
@@ -38,19 +42,21 @@ def data() -> Data:
 
 def make(data: Data, cls: Any = SDAT, optim: dict[str, Any] | None = None, **settings: Any) -> Any:
     tree = {
-        "name": "sdat" if cls is SDAT else "domain-adversarial", "batch": 16,
+        "batch": 16,
         "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
         "reversal": {"steps": 4}, **settings, "optim": {"lr": LR, **(optim or {})},
     }  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(0, "weights"))
-        return cls(cls.settings.model_validate(tree), data, seed=0, device=CPU)
+        return cls(cls.table.model_validate(tree), data, seed=0, device=CPU)
 
 
 def advance(method: DomainAdversarial, steps: list[dict[str, Batch]], start: int = 0) -> list[dict[str, Tensor]]:
     said = []
     for step, batch in enumerate(steps, start):
-        method.schedule(Progress(step, 2, TOTAL))
+        at = Progress(step, 2, TOTAL)
+        method.refresh(at, method.streams)
+        method.schedule(at)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             said.append(method.update(batch))
@@ -138,23 +144,22 @@ def scaled(gradients: list[Tensor], rho: float) -> list[Tensor]:
     return [rho * g / (norm + 1e-12) for g in gradients]
 
 
-@pytest.mark.parametrize("smooth", ["none", "task", "clean", "adversary", "both", "all"])
+@pytest.mark.parametrize("smooth", ["none", "sdat", "task", "clean", "adversary", "both", "all"])
 def test_steps_equal_the_literal_algorithm(data: Data, smooth: str) -> None:
     """Parameters and momentum after three steps with growing reversal, one norm over all groups."""
     rho, mcc = 0.3, 0.7
-    mode = {"smooth": "task", "adv_at": "clean"} if smooth == "clean" else {"smooth": smooth}
-    method = (
-        make(data, DomainAdversarial, mcc=mcc)
-        if smooth == "none"
-        else make(data, mcc=mcc, rho=rho, rho_adversary=rho, **mode)
-    )
+    rule = "task" if smooth in ("sdat", "clean") else smooth
+    mode = {"smooth": rule, "adv_at": "clean" if smooth == "clean" else "perturbed", "rho_adversary": rho}
+    method = {
+        "none": lambda: make(data, DomainAdversarial, mcc=mcc),
+        "sdat": lambda: make(data, mcc=mcc, rho=rho),
+    }.get(smooth, lambda: make(data, SDATAblation, mcc=mcc, rho=rho, **mode))()
     literal = Literal(method, mcc)
     for step, batch in enumerate(batches(method, data, 3), 3):
         advance(method, [batch], start=step)
         x = torch.cat([batch["source"].x, batch["target"].x])
         lr = LR * (1 + 1e-3 * step) ** -0.75
         reversal = 2 / (1 + math.exp(-step / 4)) - 1
-        rule = "task" if smooth == "clean" else smooth
         literal.step(x, batch["source"].y, rule, rho, reversal, lr, clean=smooth == "clean")
     for mine, theirs in ((method.net, literal.net), (method.adversary.net, literal.critic)):
         for (name, p), q in zip(mine.named_parameters(), theirs.parameters(), strict=True):
@@ -298,7 +303,7 @@ def test_trap_01_statistics_move_once_a_step_or_twice_when_asked(data: Data) -> 
 
 
 def test_trap_01_smoothing_the_discriminator_runs_the_network_once(data: Data) -> None:
-    method = make(data, smooth="adversary")
+    method = make(data, SDATAblation, smooth="adversary")
     advance(method, batches(method, data, 3))
     for net in (method.net, method.adversary.net):
         assert {int(b) for name, b in net.named_buffers() if name.endswith("tracked")} == {3}
@@ -334,25 +339,33 @@ def test_scalars(data: Data) -> None:
     assert 0 < float(said["target_entropy"]) <= math.log(10)
 
 
-def test_recipes_of_the_two_methods_are_told_apart() -> None:
-    """A run must not go on as the other method where all settings are defaults."""
-    trees = [{"method": {"name": name}, "data": {"target": "x"}} for name in ("domain-adversarial", "sdat")]
-    assert len({validate(tree, "it").digest() for tree in trees}) == 2
+def test_recipes_of_the_methods_are_told_apart() -> None:
+    """A run must not go on as another method where all settings are defaults."""
+    names = ("domain-adversarial", "sdat", "sdat-ablation")
+    trees = [{"method": {"name": name}, "data": {"target": "x"}} for name in names]
+    assert len({validate(tree, "it").digest() for tree in trees}) == 3
+
+
+COMMON_CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"adversary": "dann", "map_size": 10}, "belong to adversary = 'cdan'"),
+    ({"rho": "auto", "rho_relative": True}, "leave out rho_relative"),
+    ({"optim": {"rho": 0.2}}, r"method\.rho"),
+    ({"optim": {"name": "sam"}}, "sgd"),
+]
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("cls", "settings", "said"),
     [
-        ({"smooth": "all", "adversary": "none"}, "needs an adversary"),
-        ({"smooth": "both", "adv_at": "clean"}, "goes with smooth = 'task'"),
-        ({"adversary": "dann", "map_size": 10}, "belong to adversary = 'cdan'"),
-        ({"optim": {"rho": 0.2}}, r"method\.rho"),
-        ({"optim": {"name": "sam"}}, "sgd"),
+        (SDATAblation, {"smooth": "all", "adversary": "none"}, "needs an adversary"),
+        (SDATAblation, {"smooth": "both", "adv_at": "clean"}, "goes with smooth = 'task'"),
+        (SDATAblation, {"smooth": "adversary", "rho": "auto"}, "choose another smooth"),
+        *((cls, *case) for cls in (SDAT, SDATAblation) for case in COMMON_CONTRADICTIONS),
     ],
 )
-def test_settings_that_contradict_each_other(settings: dict[str, Any], said: str) -> None:
+def test_settings_that_contradict_each_other(cls: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        SDAT.settings.model_validate({"name": "sdat", **settings})
+        cls.table.model_validate(settings)
 
 
 # the radius without labels of the target
@@ -361,20 +374,22 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], said: str
 def test_automatic_radius_is_the_last_that_source_validation_bears(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of weights, source and seed: judged by short source trainings, and nothing else moves."""
     judged: list[tuple[str, float, int]] = []
-    plain = SDAT.judge
 
-    def spy(self: SDAT, stream: Any, **how: Any) -> dict[str, float]:
-        steps = next(int(b) for name, b in self.net.named_buffers() if name.endswith("tracked"))
-        judged.append((stream.name, float(self.rho or 0.0), steps))
-        assert self.adversary is None
-        assert all(math.isfinite(value) for value in plain(self, stream, **how).values())
-        return {"accuracy": 0.9 - float(self.rho or 0.0)}
+    def spy(predict: Any, stream: Any) -> Any:
+        probe: SDAT = predict.__self__
+        steps = next(int(b) for name, b in probe.net.named_buffers() if name.endswith("tracked"))
+        judged.append((stream.name, float(probe.rho or 0.0), steps))
+        assert probe.adversary is None
+        assert all(math.isfinite(value) for value in evaluate(predict, stream).scalars().values())
+        return SimpleNamespace(confusion=torch.tensor([[0.9 - float(probe.rho or 0.0)]]))  # its trace is the accuracy
 
-    monkeypatch.setattr(SDAT, "judge", spy)
+    monkeypatch.setattr(sdat, "evaluate", spy)
     settings: dict[str, Any] = {"rho": "auto", "auto": {"steps": 3, "shares": [1e-3, 1e-2, 10.0], "tolerance": 0.5}}
     method, again = make(data, **settings), make(data, **settings)
     before = copy.deepcopy(method.state())
     for each in (method, again):
+        each.feeds(data.streams)
+        each.refresh(Progress(0, 2, TOTAL), data.streams)
         each.schedule(Progress(0, 2, TOTAL))
     norm = math.sqrt(sum(float(p.detach().double().square().sum()) for p in method.net.parameters()))
     assert method.rho == again.rho == pytest.approx(0.01 * norm, rel=1e-5)
@@ -396,14 +411,17 @@ def test_automatic_radius_trains_its_probes() -> None:
     method = make(
         easy, adversary="none", bottleneck=0, batch=64, rho="auto", auto=auto, net={"name": "small-cnn", "width": 8}
     )
-    method.schedule(Progress(0, 2, TOTAL))
+    method.feeds(easy.streams)
+    method.refresh(Progress(0, 2, TOTAL), easy.streams)
     norm = math.sqrt(sum(float(p.detach().double().square().sum()) for p in method.net.parameters()))
     assert method.rho == pytest.approx(1e-3 * norm, rel=1e-5)
 
 
 def test_automatic_radius_needs_validation(data: Data) -> None:
-    with pytest.raises(ValueError, match=r"data\.val_share"):
-        make(replace(data, streams={k: v for k, v in data.streams.items() if k != "val"}), rho="auto")
+    streams = {k: v for k, v in data.streams.items() if k != "val"}
+    method = make(replace(data, streams=streams), rho="auto")
+    with pytest.raises(UserError, match=r"data\.val_share"):
+        method.feeds(streams)
 
 
 # what is learned
@@ -440,7 +458,7 @@ def test_averaged_weights_are_the_mean_of_the_snapshots_with_statistics_of_their
             advance(each, [batch], start=step)
         if step % 2:
             snapshots.append(copy.deepcopy(plain.net.state_dict()))
-    averaged = method.judged()
+    averaged = method.network()
     for name, p in averaged.named_parameters():
         torch.testing.assert_close(p, torch.stack([s[name] for s in snapshots]).mean(0), rtol=1e-5, atol=1e-6)
     assert torch.equal(method.net.head.weight, plain.net.head.weight)  # the average only watches
@@ -453,14 +471,14 @@ def test_averaged_weights_are_the_mean_of_the_snapshots_with_statistics_of_their
 def test_curvature_is_that_of_the_averaged_weights(data: Data) -> None:
     method = make(data, DomainAdversarial, average_every=2, average_start=0.0)
     advance(method, batches(method, data, 4))
-    run: Any = SimpleNamespace(data=data, method=method)
-    found = of_all_classes(run, steps=4, max_samples=8).spectrum.maximum
+    run: Any = SimpleNamespace(method=method)
+    found = of_all_classes(run, data, steps=4, max_samples=8).spectrum.maximum
     method.average = None
-    assert found != pytest.approx(of_all_classes(run, steps=4, max_samples=8).spectrum.maximum, rel=1e-3)
+    assert found != pytest.approx(of_all_classes(run, data, steps=4, max_samples=8).spectrum.maximum, rel=1e-3)
 
 
 def test_what_the_discriminators_optimiser_leaves_out_is_as_in_the_other() -> None:
-    table = SDAT.settings.model_validate({"optim": {"lr": 0.05, "weight_decay": 5e-4}, "optim_d": {"lr": 0.003}})
+    table = SDAT.table.model_validate({"optim": {"lr": 0.05, "weight_decay": 5e-4}, "optim_d": {"lr": 0.003}})
     assert (table.optim_d.lr, table.optim_d.weight_decay) == (0.003, 5e-4)
 
 

@@ -27,9 +27,9 @@ CASES: dict[str, dict[str, Any]] = {
     "dann": {"name": "domain-adversarial", "adversary": "dann"},
     "cdan-entropy": {"name": "domain-adversarial", "entropy": True, "map_size": 12},
     "cdan-mcc-sdat": {"name": "sdat", "mcc": 1.0, "rho": 0.1},
-    "sdat-clean": {"name": "sdat", "rho": 0.1, "adv_at": "clean"},
-    "sdat-both": {"name": "sdat", "rho": 0.1, "rho_adversary": 0.1, "smooth": "both"},
-    "sdat-all": {"name": "sdat", "rho": 0.1, "smooth": "all"},
+    "sdat-clean": {"name": "sdat-ablation", "rho": 0.1, "adv_at": "clean"},
+    "sdat-both": {"name": "sdat-ablation", "rho": 0.1, "rho_adversary": 0.1, "smooth": "both"},
+    "sdat-all": {"name": "sdat-ablation", "rho": 0.1, "smooth": "all"},
     "swad": {"name": "domain-adversarial", "average_every": 2, "average_start": 0.0},
 }
 

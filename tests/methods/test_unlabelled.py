@@ -44,11 +44,24 @@ def data() -> Data:
 
 
 def build(name: str, data: Data, **method: Any) -> Any:
+    """A method that has told the loop what it feeds on."""
+    made = construct(name, data, **method)
+    made.feeds(data.streams)
+    return made
+
+
+def construct(name: str, data: Data, **method: Any) -> Any:
     tree = {"name": name, "batch": 8, "net": {"name": "small-cnn", "width": 4}, **method}
     cls = method_class(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return cls(cls.settings(**tree), data, seed=0, device=CPU)
+        return cls(cls.table(**tree), data, seed=0, device=CPU)
+
+
+def ask(method: Any, data: Data, at: Progress = START) -> None:
+    """What the loop asks before a step."""
+    method.refresh(at, data.streams)
+    method.schedule(at)
 
 
 def gradients(net: torch.nn.Module) -> list[Tensor]:
@@ -118,7 +131,7 @@ def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) 
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     threshold = halving(method, batch, lambda p: float(p.max()))
     changed(method, threshold=threshold)
-    method.schedule(START)
+    ask(method, data)
     said, found = step_and_gradients(method, batch)
     first, weak, strong = literal_logits(net, batch)
     shift = method.priors.log() if loss == "la" else 0.0
@@ -147,7 +160,7 @@ def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) 
 )
 def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str) -> None:
     method = build("csst", data, objective=objective, consistency=consistency)
-    method.schedule(START)
+    ask(method, data)
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     G = method.gain.dense()
 
@@ -175,7 +188,7 @@ def test_nothing_flows_through_the_weak_view(data: Data) -> None:
     """The gradient at the weak logits is exactly zero, in every method but CReST, which learns from added ones."""
     for name, options in {"fixmatch": {"threshold": 0.2}, "csst": {"threshold": 5.0}}.items():
         method = build(name, data, **options)
-        method.schedule(START)
+        ask(method, data)
         caught: list[Tensor] = []
         passes = method.passes
 
@@ -198,7 +211,7 @@ def test_one_pass_or_two_agree_without_batchnorm(data: Data) -> None:
         for module in method.net.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.forward = lambda x: x  # type: ignore[method-assign]
-        method.schedule(START)
+        ask(method, data)
         said, found = step_and_gradients(method, batches(method, data)[0])
         losses.append((said["loss"], found))
     torch.testing.assert_close(losses[0][0], losses[1][0])
@@ -213,7 +226,7 @@ def test_diagonal_gain_makes_kl_and_confidence_masks_one(data: Data) -> None:
         method = build("csst", data, mask=mask, threshold=1.5, confidence=math.exp(-1.5), feedback_every=2)
         written = []
         for step, batch in enumerate(batches(method, data, 4)):
-            method.schedule(Progress(step, 10, 100))
+            ask(method, data, Progress(step, 10, 100))
             written.append({key: float(value) for key, value in method.update(batch).items()})
         runs.append(written)
     assert runs[0] == runs[1]
@@ -228,7 +241,7 @@ def test_identity_gain_is_fixmatch(data: Data) -> None:
     (batch,) = batches(plain, data)
     results = []
     for method in (plain, steered):
-        method.schedule(START)
+        ask(method, data)
         results.append(step_and_gradients(method, batch))
     torch.testing.assert_close(results[0][0]["loss"], results[1][0]["loss"])
     assert results[0][0]["kept"] == results[1][0]["kept"] > 0
@@ -239,7 +252,7 @@ def test_identity_gain_is_fixmatch(data: Data) -> None:
 def test_uniform_multipliers_are_logit_adjustment(data: Data) -> None:
     """CSL before anything was learnt apart equals LA: one loss, ``G = diag(1 / prior)``."""
     la = build("fixmatch", data, loss="la", unlabelled_weight=0.0)
-    csl = build("csst", data, unlabelled_weight=0.0)  # schedule not yet called: even multipliers
+    csl = build("csst", data, unlabelled_weight=0.0)  # not yet asked: even multipliers
     assert set(csl.feeds(data.streams)) == {"labelled"}
     (batch,) = batches(la, data)
     (a, _), (b, _) = step_and_gradients(la, batch), step_and_gradients(csl, batch)
@@ -251,7 +264,7 @@ def test_feedback_comes_every_so_many_steps_from_the_averaged_net(data: Data) ->
     seen = []
     for step, batch in enumerate(batches(method, data, 7)):
         before = method.duals.clone()
-        method.schedule(Progress(step, 10, 100))
+        ask(method, data, Progress(step, 10, 100))
         if step % 3 == 0:
             logits = method.player.average.eval()(method.data.eval_view(data.streams["val"].fetch(torch.arange(50))))
             right = logits.argmax(1) == data.streams["val"].labels
@@ -268,29 +281,33 @@ def test_parts_of_validation_together_are_validation(data: Data) -> None:
         build("csst", data, objective="coverage"),
         build("csst", data, objective="coverage", feedback_parts=5),
     )
-    whole.schedule(START)
+    ask(whole, data)
     for turn in range(5):
-        parts.schedule(Progress(32 * turn, 10, 100))
+        ask(parts, data, Progress(32 * turn, 10, 100))
     torch.testing.assert_close(parts.confusion, whole.confusion)
 
 
 def test_a_metric_of_ones_own_becomes_the_gain(data: Data) -> None:
     method = build("csst", data)
     method.pursue(AnyMetric(lambda C: C[3, 3] / C[3].sum(), data.counts))
-    method.schedule(START)
+    ask(method, data)
     assert method.gain.diagonal().argmax() == 3
-    assert [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")] == ["multiplier:0"]
+    assert [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")] == [
+        "multiplier:0"
+    ]
 
 
 @pytest.mark.parametrize("objective", [*get_args(CSSTSettings.model_fields["objective"].annotation)])
 def test_every_objective_is_steered_and_judged(data: Data, objective: str) -> None:
     gain = torch.eye(len(data.classes)).tolist() if objective == "gain" else []
     method = build("csst", data, objective=objective, gain=gain)
-    method.schedule(START)
+    ask(method, data)
     found = [key for key in method.task.score(method, data.streams["val"]) if key.startswith("multiplier")]
     assert len(found) == len(method.duals)
     method.pursue(MinRecall(data.counts))
-    assert sum(key.startswith("multiplier") for key in method.task.score(method, data.streams["val"])) == len(data.classes)
+    assert sum(key.startswith("multiplier") for key in method.task.score(method, data.streams["val"])) == len(
+        data.classes
+    )
 
 
 @pytest.mark.parametrize("gain", [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0]]])
@@ -303,12 +320,12 @@ def test_classes_weigh_alike_in_uneven_validation(data: Data) -> None:
     """Coverage is measured as on balanced validation, which the gain supposes."""
     val = data.streams["val"]
     rows = torch.cat([torch.arange(len(val)), *[(val.labels == 0).nonzero()[:, 0]] * 3])
-    even, uneven = (
-        build("csst", replace(data, streams={**data.streams, "val": each}), objective="coverage")
-        for each in (val, val.subset(rows))
-    )
-    for method in (even, uneven):
-        method.schedule(START)
+    found = []
+    for each in (val, val.subset(rows)):
+        mine = with_stream(data, "val", each)
+        found.append(build("csst", mine, objective="coverage"))
+        ask(found[-1], mine)
+    even, uneven = found
     torch.testing.assert_close(even.confusion, uneven.confusion)
     torch.testing.assert_close(even.duals, uneven.duals)
 
@@ -316,7 +333,7 @@ def test_classes_weigh_alike_in_uneven_validation(data: Data) -> None:
 def test_watching_names_every_class(data: Data) -> None:
     method = build("csst", data, threshold=1.0)
     for step, batch in enumerate(batches(method, data, 2)):
-        method.schedule(Progress(step, 10, 100))
+        ask(method, data, Progress(step, 10, 100))
         method.update(batch)
     found = method.task.score(method, data.streams["val"])
     for name in data.classes:
@@ -329,10 +346,10 @@ def test_watching_names_every_class(data: Data) -> None:
 def test_crest_takes_over_most_of_rare_classes_and_starts_afresh(data: Data) -> None:
     method: CReST = build("crest", data, generations=2)
     (batch,) = batches(method, data)
-    method.schedule(Progress(0, 10, 8))
+    ask(method, data, Progress(0, 10, 8))
     method.update(batch)
     trained = [p.clone() for p in method.net.parameters()]
-    method.schedule(Progress(4, 10, 8))
+    ask(method, data, Progress(4, 10, 8))
     assert (method.added >= 0).any()
     assert not any(torch.equal(a, b) for a, b in zip(trained, method.net.parameters(), strict=True) if a.ndim > 1)
     assert method.player.optimizer.param_groups[0]["lr"] == pytest.approx(0.03)  # the schedule starts afresh too
@@ -355,7 +372,7 @@ def test_crest_labelled_loss_is_the_mean_over_the_union(data: Data) -> None:
 def test_darp_refines_to_the_estimated_shares(data: Data) -> None:
     method: FixMatch = build("fixmatch", data, refine="labelled", refine_start=0, refine_every=1, threshold=0.1)
     for step, batch in enumerate(batches(method, data, 12)):
-        method.schedule(Progress(step, 10, 100))
+        ask(method, data, Progress(step, 10, 100))
         method.update(batch)
     torch.testing.assert_close(method.refined.mean(0), method.priors, rtol=0, atol=1e-4)
 
@@ -373,19 +390,22 @@ def with_stream(data: Data, name: str, stream: Stream | None) -> Data:
     return replace(data, streams=streams if stream is None else {**streams, name: stream})
 
 
+def refused(name: str, data: Data, message: str, **options: Any) -> None:
+    """The method can be made, as a finished one opens without data, but not fed."""
+    method = construct(name, data, **options)
+    with pytest.raises(UserError, match=message):
+        method.feeds(data.streams)
+
+
 def test_missing_streams_are_named_before_training(data: Data) -> None:
     empty = data.streams["unlabelled"].subset(torch.arange(0))
     small = Stream(Memory(torch.zeros(4, 3, 8, 8, dtype=torch.uint8)), None, data.classes)
     for other, message in ((None, "is not there"), (empty, "is empty"), (small, r"\(3, 8, 8\), labelled ones")):
-        with pytest.raises(UserError, match=message):
-            build("fixmatch", with_stream(data, "unlabelled", other))
+        refused("fixmatch", with_stream(data, "unlabelled", other), message)
         build("fixmatch", with_stream(data, "unlabelled", other), unlabelled_weight=0.0)
-    with pytest.raises(UserError, match="val_per_class"):
-        build("csst", with_stream(data, "val", None))
-    with pytest.raises(UserError, match="val_per_class"):
-        build("fixmatch", with_stream(data, "val", None), refine="estimated")
-    with pytest.raises(UserError, match="feedback_parts = 6"):
-        build("csst", data, feedback_parts=6)
+    refused("csst", with_stream(data, "val", None), "val_per_class")
+    refused("fixmatch", with_stream(data, "val", None), "val_per_class", refine="estimated")
+    refused("csst", data, "feedback_parts = 6", feedback_parts=6)
 
 
 @pytest.mark.parametrize(
@@ -406,15 +426,19 @@ def test_impossible_objectives_are_named_before_training(method: dict[str, Any],
 def test_trap_09_a_class_absent_from_validation_counts_as_missed_and_is_said(data: Data) -> None:
     val = data.streams["val"]
     some = val.subset((val.labels != 4).nonzero()[:, 0])
-    with pytest.warns(UserWarning, match=data.classes[4]):
-        method: CSST = build("csst", with_stream(data, "val", some))
-    method.schedule(START)
+    short = with_stream(data, "val", some)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        method: CSST = build("csst", short)
+        method.feeds(short.streams)  # the loop asks twice
+    assert [(w.category, data.classes[4] in str(w.message)) for w in said] == [(UserWarning, True)]  # said once
+    ask(method, short)
     assert method.duals[4] == method.duals.max()
     assert isinstance(method.gain, Gain)
     assert method.gain.own.isfinite().all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        method.schedule(START)  # said once
+        ask(method, short)
 
 
 def test_trap_16_feedback_sees_held_out_images_unaugmented(data: Data) -> None:

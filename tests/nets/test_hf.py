@@ -45,7 +45,7 @@ def test_its_tokeniser_and_its_own_states(folder: Path) -> None:
     texts = ["Fine films", "dull", "film film film fine"]
     x = vocabulary.encode(texts)
     assert x[1].tolist() == [FIRST + WORDS.index("dull"), *[PAD] * 5]
-    net = build_net(name, num_classes=3, channels=vocabulary.size).eval()
+    net = build_net(name, num_classes=3, inputs=vocabulary.size).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -62,8 +62,8 @@ def test_data_speak_its_vocabulary(folder: Path, tmp_path: Path) -> None:
     data = prepare_data(DataSettings(set="phrases", text={"tokens": name, "length": 8}))  # type: ignore[arg-type]
     assert data.inputs == FIRST + len(WORDS)
     with pytest.raises(UserError, match=r"set data\.text\.tokens = 'hf:"):
-        build_net(name, num_classes=2, channels=5)
-    net = build_net(name, num_classes=2, channels=data.inputs)
+        build_net(name, num_classes=2, inputs=5)
+    net = build_net(name, num_classes=2, inputs=data.inputs)
     with pytest.raises(UserError, match=r"this encoder takes 10: lower data\.text\.length"):
         net(torch.full((1, 11), FIRST))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))

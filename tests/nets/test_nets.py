@@ -24,6 +24,10 @@ def seeded(name: str, seed: int = 0, **options: object) -> HeadedNet:
         return build_net(name, **{"num_classes": 10, **options})  # type: ignore[arg-type]
 
 
+def narrow(name: str) -> dict[str, int]:
+    return {"width": 8, "heads": 2, "depth": 2} if name.startswith("vit") else {"width": 8}
+
+
 def images(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -48,8 +52,11 @@ def size(net: nn.Module) -> int:
         ("resnet101", {"num_classes": 1000}, 44_549_160),
         ("wrn28-2", {}, 1_467_610),
         ("vit-b16", {"num_classes": 1000}, 86_567_656),  # timm's figure
-        ("small-cnn", {"channels": 1}, 61_050),
-        ("lenet", {"channels": 1}, 80_202),
+        ("vit-ti16", {"distilled": True}, 5_528_660),  # spec 05, 3
+        ("vit-s16", {"distilled": True, "num_classes": 100}, 21_743_432),
+        ("vit-b16", {"distilled": True, "num_classes": 8142}, 98_322_588),
+        ("small-cnn", {"inputs": 1}, 61_050),
+        ("lenet", {"inputs": 1}, 80_202),
     ],
 )
 def test_parameter_counts(name: str, options: dict, count: int) -> None:
@@ -79,9 +86,9 @@ def test_resnet32_costs_69_million_multiplications() -> None:
 
 
 @pytest.mark.parametrize("name", FOR_IMAGES)
-@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32)])
+@pytest.mark.parametrize(("channels", "side"), [(1, 48), (3, 32)])
 def test_forward_is_head_of_features(name: str, channels: int, side: int) -> None:
-    net = seeded(name, channels=channels, num_classes=7, width=8).eval()
+    net = seeded(name, inputs=channels, num_classes=7, **narrow(name)).eval()
     x = images(2, channels, side, side)
     features = net.features(x)
     assert features.shape == (2, net.num_features)
@@ -107,7 +114,7 @@ def test_large_images_are_reduced_32_times() -> None:
 
 @pytest.mark.parametrize("name", FOR_IMAGES)
 def test_gradients_reach_every_parameter(name: str) -> None:
-    net = seeded(name, width=8)
+    net = seeded(name, **narrow(name))
     F.cross_entropy(net(images(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3])).backward()
     for key, parameter in net.named_parameters():
         assert parameter.grad is not None, key
@@ -342,11 +349,14 @@ def test_same_seed_same_weights_and_no_other_source() -> None:
     [
         ("resnet33", {}, "net 'resnet33' is unknown; did you mean 'resnet3"),
         ("vgg", {}, "known: .*small-cnn"),
-        ("resnet50", {"stem_stride": 2}, "net 'resnet50' has no option stem_stride"),
-        ("small-cnn", {"zero_init_residual": True}, "no option zero_init_residual"),
+        ("resnet50", {"stem_stride": 2}, r"no option stem_stride \(got 2\); it takes width, zero_init_residual$"),
+        ("small-cnn", {"zero_init_residual": True}, "no option zero_init_residual .* it takes width$"),
+        ("resnet32", {"depth": 20}, "no option depth .* it takes width, stem_stride$"),  # the name says it
+        ("text-mean", {"heads": 2, "inputs": 9}, "no option heads .* it takes width$"),
+        ("vit-tiny", {"stem_stride": 2}, "it takes width, depth, heads, patch, size, drop_path, distilled$"),
         ("resnet8", {"head": "cosin"}, "head 'cosin' is unknown; did you mean 'cosine'"),
         ("resnet8", {"num_classes": 1}, "num_classes is 1"),
-        ("resnet8", {"channels": 0}, "channels is 0"),
+        ("resnet8", {"inputs": 0}, "inputs is 0"),
         ("resnet8", {"width": 0}, "width is 0"),
     ],
 )

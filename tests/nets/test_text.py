@@ -19,7 +19,7 @@ TEXT_NETS = sorted(name for name in NETS if reads_text(name))
 def seeded(name: str, **options: int) -> HeadedNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_net(name, **{"num_classes": 3, "channels": 50, "width": 64, **options})  # type: ignore[arg-type]
+        return build_net(name, **{"num_classes": 3, "inputs": 50, "width": 64, **options})  # type: ignore[arg-type]
 
 
 def tokens(*sizes: int, length: int = 9) -> Tensor:
@@ -112,4 +112,4 @@ def test_options() -> None:
     with pytest.raises(UserError, match="takes tokens"):
         seeded("text-mean")(torch.rand(2, 4))
     with pytest.raises(UserError, match=r"needs transformers|config\.json is missing"):
-        build_net("hf:nowhere", num_classes=2, channels=10)
+        build_net("hf:nowhere", num_classes=2, inputs=10)

@@ -11,7 +11,7 @@ from evenhand.nets import build_net
 
 @pytest.mark.parametrize(("name", "norm"), [("mlp", False), ("mlp-bn", True)])
 def test_two_hidden_layers(name: str, norm: bool) -> None:
-    net = build_net(name, num_classes=10, channels=64, width=64)
+    net = build_net(name, num_classes=10, inputs=64, width=64)
     assert net.num_features == 64
     size = sum(p.numel() for p in net.parameters())
     assert size == 2 * (64 * 64 + (128 if norm else 64)) + 64 * 10 + 10
@@ -24,4 +24,4 @@ def test_two_hidden_layers(name: str, norm: bool) -> None:
 
 def test_images_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(2, 3, 8, 8\).*takes vectors.*set data.embed"):
-        build_net("mlp", num_classes=2, channels=3)(torch.zeros(2, 3, 8, 8))
+        build_net("mlp", num_classes=2, inputs=3)(torch.zeros(2, 3, 8, 8))

@@ -16,13 +16,14 @@ from evenhand.errors import UserError
 from evenhand.methods.common import Net
 from evenhand.nets import CosineHead, build_net, load_weights
 from evenhand.nets.timm import TimmNet
-from evenhand.nets.vit import Attention, VisionTransformer
+from evenhand.nets.vit import Attention, VisionTransformer, resized
 
 
 def tiny(seed: int = 0, classes: int = 5, **options: Any) -> VisionTransformer:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        net = VisionTransformer(16, 4, 2, 8, **{"num_classes": classes, "width": 16, **options})
+        sizes = {"size": 16, "patch": 4, "width": 16, "depth": 2, "heads": 2}
+        net = VisionTransformer(classes, **{**sizes, **options})
         for p in net.parameters():  # as if trained: zero biases would hide mistakes
             nn.init.normal_(p, std=0.3)
         return net
@@ -100,8 +101,124 @@ def test_the_whole_network_equals_a_transcription() -> None:
 def test_other_image_sizes_interpolate_positions() -> None:
     net = tiny()
     assert net.tokens(images(2, 3, 24, 16)).shape == (2, 1 + 6 * 4, 16)
-    nn.init.constant_(net.pos_embed, 0.5)
-    torch.testing.assert_close(net._positions(6, 4), torch.full((1, 25, 16), 0.5))
+    torch.testing.assert_close(resized(torch.full((1, 17, 16), 0.5), 1, 6, 4), torch.full((1, 25, 16), 0.5))
+    with pytest.raises(ValueError, match="images of 18 x 16 cannot be cut into patches of 4: set"):
+        net(images(2, 3, 18, 16))
+
+
+def test_positions_are_resized_bicubically_and_special_tokens_keep_theirs() -> None:
+    positions = images(1, 2 + 9, 5)
+    found = resized(positions, 2, 6, 4)
+    assert torch.equal(found[:, :2], positions[:, :2])
+    for channel in range(5):
+        grid = positions[0, 2:, channel].view(1, 1, 3, 3)
+        expected = nn.functional.interpolate(grid, (6, 4), mode="bicubic")[0, 0].flatten()
+        torch.testing.assert_close(found[0, 2:, channel], expected)
+    assert resized(positions, 2, 3, 3) is positions
+
+
+def test_initial_values_are_deits() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        state = VisionTransformer(50, size=32, patch=4, width=192, depth=1, heads=3, distilled=True).state_dict()
+    for name in ("cls_token", "dist_token", "pos_embed", "blocks.0.attn.qkv.weight", "head.weight", "head_dist.weight"):
+        assert state[name].std().item() == pytest.approx(0.02, rel=0.15), name
+    assert not any(value.any() for name, value in state.items() if name.endswith("bias") and "patch" not in name)
+
+
+def noise(shape: tuple[int, ...], seed: float) -> Tensor:
+    """The same numbers on every machine, whatever its random generator."""
+    k = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
+    return (torch.sin(12.9898 * k + seed) * 43758.5453).frac().abs().sub(0.5).view(shape).float()
+
+
+def test_two_heads_as_timm_1_0_30_computes_them() -> None:
+    """Stored: its ``VisionTransformerDistilled(16, 4, num_classes=3, embed_dim=16, depth=3, num_heads=4)``."""
+    net = tiny(classes=3, depth=3, heads=4, distilled=True).eval()
+    entries = sorted(net.state_dict().items())
+    net.load_state_dict({name: noise(value.shape, i) for i, (name, value) in enumerate(entries)})
+    x = noise((2, 3, 16, 16), 99)
+    cls = torch.tensor([[0.18304174, 0.69063264, 0.62371093], [0.17710499, 0.64699078, 0.60388815]])
+    dist = torch.tensor([[-0.22610611, -0.92448080, -0.56620324], [-0.21188480, -0.86925954, -0.48907804]])
+    found = net.heads(x)
+    torch.testing.assert_close(found[0], cls, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1], dist, rtol=0, atol=1e-5)
+    for mode in (True, False):
+        torch.testing.assert_close(net.train(mode)(x), (cls + dist) / 2, rtol=0, atol=1e-5)
+    torch.testing.assert_close(net.features(x), net.tokens(x)[:, 0])
+
+
+def test_trap_logits_are_averaged_not_probabilities() -> None:
+    net = tiny(classes=2, distilled=True)
+    for head, values in ((net.head, [9.0, 0.0]), (net.head_dist, [0.0, 2.0])):
+        nn.init.zeros_(head.weight)  # type: ignore[union-attr]
+        head.bias.data = torch.tensor(values)  # type: ignore[union-attr]
+    assert torch.equal(net(images(1, 3, 16, 16)), torch.tensor([[4.5, 1.0]]))
+
+
+def test_one_head_has_no_second() -> None:
+    with pytest.raises(ValueError, match="one head: build it with distilled=True"):
+        tiny().heads(images(1, 3, 16, 16))
+    assert not [name for name in tiny().state_dict() if "dist" in name]
+    assert tiny(distilled=True, head="cosine").head_dist.weight.shape == (5, 16)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+def test_attention_matrices_give_what_the_fused_path_gives(distilled: bool) -> None:
+    net, x = tiny(distilled=distilled).double(), images(2, 3, 16, 24).double()
+    found = net.attentions(x)
+    L = net.special + 4 * 6
+    assert [m.shape for m in found] == [(2, 2, L, L)] * 2
+    h = net._placed(x)
+    for block, matrix in zip(net.blocks, found, strict=True):
+        torch.testing.assert_close(matrix.sum(-1), torch.ones(2, 2, L).double())
+        v = block.attn.qkv(block.norm1(h)).view(2, L, 3, 2, 8)[:, :, 2]  # (N, L, heads, d)
+        explicit = block.attn.proj(torch.einsum("nhij,njhd->nihd", matrix, v).flatten(2))
+        torch.testing.assert_close(explicit, block.attn(block.norm1(h)))
+        h = block(h)
+
+
+def test_stochastic_depth_grows_with_the_blocks_and_ends_with_training() -> None:
+    net, plain, x = tiny(depth=3, drop_path=0.4), tiny(depth=3), images(2000, 4, 16)
+    assert [block.skip for block in net.blocks] == pytest.approx([0, 0.2, 0.4])
+    still, moved = net.blocks[2].eval()(x), plain.blocks[2](x)
+    assert torch.equal(still, moved)
+    torch.manual_seed(0)
+    block = net.blocks[2].train()
+    branch = block._some(torch.ones(2000, 4, 16))
+    assert branch.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert torch.equal(branch, branch[:, :1, :1].expand_as(branch))  # whole samples
+    assert (branch == 0).float().mean().item() == pytest.approx(0.4, abs=0.04)
+    torch.manual_seed(1)
+    first = net.train()(images(8, 3, 16, 16))
+    assert not torch.equal(first, net(images(8, 3, 16, 16)))
+    torch.manual_seed(1)  # the loop seeds every step
+    assert torch.equal(first, net(images(8, 3, 16, 16)))
+    with pytest.raises(ValueError, match=r"drop_path is 1; give a share"):
+        tiny(drop_path=1)
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+def test_a_file_of_another_grid_loads_with_positions_resized(distilled: bool, tmp_path: Path) -> None:
+    trained, net = tiny(0, distilled=distilled), tiny(1, size=24, distilled=distilled)
+    torch.save(trained.state_dict(), tmp_path / "w.pth")
+    assert load_weights(net, tmp_path / "w.pth") == []
+    x = images(2, 3, 24, 24)
+    torch.testing.assert_close(net(x), trained(x))  # who would have resized them at each pass
+    assert net.pos_embed.shape == (1, net.special + 36, 16)
+    with pytest.raises(UserError, match=r"mis-shaped .*patch_embed.proj.weight \(16, 3, 4, 4\) for \(16, 3, 8, 8\)"):
+        load_weights(tiny(patch=8, distilled=distilled), tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"do not fit: .*dist_token"):
+        load_weights(tiny(distilled=not distilled), tmp_path / "w.pth", skip_head=True)
+
+
+def test_recipe_keys_reach_the_network() -> None:
+    net = Net(name="vit-tiny", width=24, depth=3, heads=6, patch=8, size=16, drop_path=0.2).build(5, 1, distilled=True)
+    assert isinstance(net, VisionTransformer)
+    assert net.pos_embed.shape == (1, 2 + 4, 24)
+    assert (len(net.blocks), net.blocks[0].attn.heads, net.blocks[-1].skip) == (3, 6, pytest.approx(0.2))
+    assert net.patch_embed.proj.weight.shape == (24, 1, 8, 8)
+    assert net(images(2, 1, 16, 16)).shape == (2, 5)
 
 
 def test_a_file_with_another_head_loads_and_the_head_can_be_replaced(tmp_path: Path) -> None:
@@ -116,8 +233,10 @@ def test_a_file_with_another_head_loads_and_the_head_can_be_replaced(tmp_path: P
 
 
 def test_width_must_suit_the_heads() -> None:
-    with pytest.raises(ValueError, match=r"width is 18; give a multiple of \d"):
-        VisionTransformer(16, 4, 1, 4, num_classes=2, width=18)
+    with pytest.raises(ValueError, match="width is 18; give a multiple of 4"):
+        VisionTransformer(2, size=16, patch=4, width=18, heads=4)
+    with pytest.raises(ValueError, match="size is 18; give a multiple of 4"):
+        VisionTransformer(2, size=18, patch=4, width=16, heads=4)
 
 
 # timm
@@ -149,7 +268,7 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_timm_gives_the_backbone(timm: list[dict[str, Any]], tmp_path: Path) -> None:
-    net = build_net("timm:some_net", num_classes=4, channels=1)
+    net = build_net("timm:some_net", num_classes=4, inputs=1)
     assert isinstance(net, TimmNet)
     assert timm == [{"name": "some_net", "pretrained": False, "num_classes": 0, "in_chans": 1}]
     assert net(images(2, 1, 8, 8)).shape == (2, 4)
@@ -177,5 +296,19 @@ def test_weights_by_name_are_the_obtainable_file(monkeypatch: pytest.MonkeyPatch
     net = Net(name="mobilenet_v2", weights="mobilenet_v2", width=8).build(4, 3)
     expected = torch.load(tmp_path / "w.pth")["features.0.0.weight"]
     assert torch.equal(net.state_dict()["features.0.0.weight"], expected)
-    with pytest.raises(UserError, match="'mobilenet' are not a file"):
-        Net(name="mobilenet_v2", weights="mobilenet", width=8).build(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "mobilenet_v2", "weights": "mobilenet"}, "'mobilenet' is neither a file nor .*'mobilenet_v2'"),
+        ({"name": "resnet50", "weights": "pretrained"}, "'pretrained' is neither .* known: mobilenet_v2$"),
+        ({"name": "timm:some_net", "weights": "imagenet.pth"}, "known: mobilenet_v2, pretrained"),
+        ({"name": "resnet50", "weights": "mobilenet_v2"}, "set net.name to it, not 'resnet50'"),
+        ({"name": "resnet51"}, "net 'resnet51' is unknown; did you mean 'resnet5"),
+    ],
+)
+def test_names_are_checked_without_building(table: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Net(**table).check()  # type: ignore[arg-type]
+    Net(weights="").check()

@@ -387,6 +387,44 @@ def test_relative_radius_is_a_share_of_the_weight_norm() -> None:
     assert float(relative_radius([torch.tensor([3.0]), torch.tensor([[4.0]])], 0.01)) == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("outside", [torch.enable_grad, torch.no_grad])
+def test_a_closure_makes_both_passes(outside: type) -> None:
+    ours, theirs = small_net().eval(), small_net().eval()  # statistics would move twice with a closure
+    a, b = SAM(sgd(ours), rho=0.3), SAM(sgd(theirs), rho=0.3)
+    for batch in batches(3):
+        losses = []
+
+        def closure(batch: tuple[Tensor, Tensor] = batch, losses: list[Tensor] = losses) -> Tensor:
+            a.zero_grad()
+            loss = loss_of(ours, batch)
+            loss.backward()
+            losses.append(loss)
+            return loss
+
+        first = loss_of(theirs, batch).item()
+        with outside():
+            returned = a.step(closure)
+        sam_step(theirs, b, batch)
+        assert len(losses) == 2
+        assert returned.item() == losses[0].item() == first
+        assert losses[1] > losses[0]  # uphill
+        assert equal(ours, theirs)
+
+
+def test_a_step_without_ascent_is_told_once() -> None:
+    net = small_net()
+    opt = SAM(sgd(net))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sam_step(net, opt, batches(1)[0])
+    loss_of(net, batches(1)[0]).backward()
+    with pytest.warns(UserWarning, match=r"put `with opt.ascent\(net\)` before it"):
+        opt.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.step()
+
+
 def test_misuse_is_named() -> None:
     net = small_net()
     with pytest.raises(ValueError, match=r"rho=-1"):

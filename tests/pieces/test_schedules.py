@@ -1,8 +1,9 @@
-"""Schedules: the numbers of spec 04, section 10a item 11, through the settings a recipe holds."""
+"""Schedules: the numbers of specs 04, 05, 07 and 08, section 10a, through the settings a recipe holds."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -66,6 +67,55 @@ def test_cosine_of_spec_04_steps_once_an_epoch() -> None:
     assert schedules.cosine(90, 90) == pytest.approx(0)
 
 
+DEIT = Optim(
+    name="adamw", lr=2.5e-4, schedule="cosine", schedule_by="step", warmup=5, warmup_lr=1e-6, min_lr=1e-5
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "lr"),
+    [
+        (0, 0, 1e-6), (0, 6, 1e-6 + 0.5 * 2.49e-4 / 5), (2, 0, 1e-6 + 2 * 2.49e-4 / 5),
+        (4, 11, 1e-6 + (4 + 11 / 12) * 2.49e-4 / 5),
+        (5, 0, 1e-5 + 0.5 * 2.4e-4 * (1 + math.cos(math.pi * 5 / 1200))),  # below lr: the cosine has begun at 0
+        (600, 0, 1.3e-4), (600, 6, 1e-5 + 0.5 * 2.4e-4 * (1 + math.cos(math.pi * 600.5 / 1200))),
+        (1200, 0, 1e-5),
+    ],
+)  # fmt: skip
+def test_learning_rate_of_spec_05(epoch: int, step: int, lr: float) -> None:
+    """Check 10, and section 2: CIFAR's 12 steps an epoch, 1200 epochs."""
+    assert DEIT.lr * DEIT.factor(Progress(12 * epoch + step, 12, 12 * 1200)) == pytest.approx(lr, rel=1e-12)
+
+
+def test_whole_epochs_warm_up_and_cool_down_by_steps_of_an_epoch() -> None:
+    optim = DEIT.model_copy(update={"schedule_by": "epoch"})
+    for epoch, lr in ((0, 1e-6 + 2.49e-4 / 5), (4, 2.5e-4), (600, 1.3e-4)):
+        for step in (0, 11):
+            assert optim.lr * optim.factor(Progress(12 * epoch + step, 12, 14400)) == pytest.approx(lr, rel=1e-12)
+
+
+def test_cosine_of_spec_07_moves_every_step_and_ends_at_zero() -> None:
+    optim = Optim(lr=3e-4, schedule="cosine", schedule_by="step")
+    rates = [optim.factor(Progress(step, 50, 10_000)) for step in range(10_001)]
+    assert rates[0] == 1
+    assert rates[5000] == pytest.approx(0.5)
+    assert rates[10_000] == pytest.approx(0, abs=1e-15)
+    assert all(a > b for a, b in pairwise(rates))
+
+
+@pytest.mark.parametrize(("p", "lr"), [(0.0, 0.01), (0.5, 0.0026085), (1.0, 0.0016556)])
+def test_decay_by_progress_of_spec_08(p: float, lr: float) -> None:
+    optim = Optim(lr=0.01, schedule="inverse-progress")
+    assert optim.lr * optim.factor(Progress(round(2000 * p), 7, 2000)) == pytest.approx(lr, abs=5e-8)
+
+
+def test_inverse_decay_has_its_two_numbers() -> None:
+    by_step = Optim(schedule="inverse", inverse_alpha=0.5, inverse_power=2.0)
+    assert by_step.factor(Progress(2, 10, 100)) == pytest.approx(0.25)
+    by_progress = Optim(schedule="inverse-progress", inverse_alpha=1.0, inverse_power=1.0)
+    assert by_progress.factor(Progress(100, 10, 100)) == pytest.approx(0.5)
+
+
 def test_linear_radius_runs_from_first_to_last() -> None:
     optim = Optim(name="sam", rho=0.1, rho_last=0.5)
     assert optim.radius(Progress(0, 10, 100)) == pytest.approx(0.1)
@@ -105,7 +155,7 @@ def test_warmup_climbs_to_one(length: int, epoch: int) -> None:
     here, after = schedules.warmup(epoch, length), schedules.warmup(epoch + 1, length)
     assert 0 < here <= after <= 1
     assert (here == 1) == (epoch + 1 >= length)
-    assert schedules.warmup(epoch, 0) == 1
+    assert schedules.warmup(epoch, 0) == schedules.smooth_warmup(epoch, 0) == 1
 
 
 @given(st.lists(st.floats(1, 300), min_size=0, max_size=5).map(sorted), st.integers(0, 320))
@@ -119,5 +169,7 @@ def test_lists_that_do_not_fit_are_refused() -> None:
         schedules.steps(0, 10, [1, 2], [1.0])
     with pytest.raises(ValueError, match="factors needs 3 entries"):
         Optim(factors=[1.0])
+    with pytest.raises(ValueError, match=r"min_lr = 0.2 must not exceed lr = 0.1"):
+        Optim(min_lr=0.2)
     with pytest.raises(ValueError, match="rho_values needs 2 entries"):
         Optim(rho_milestones=[5], rho_values=[0.1])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from evenhand.run.adaptation import Aligns, judge_target, picture_domains, some_rows
 from torch import Tensor, nn
 
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.data.views.view import OfSamples
@@ -28,6 +28,8 @@ from evenhand.run.recipe import validate
 from evenhand.run.selection import LABEL_FREE, check_selection
 from evenhand.run.settings import Run
 from evenhand.run.training import train
+from evenhand.tasks.classify import CLASSIFY, some_rows
+from helpers import toy_data
 
 K, D = 3, 5
 
@@ -36,8 +38,10 @@ class Aligner(Recogniser):
     """Says of each sample what its vector says, times a scale that follows a plan, one entry for each step."""
 
     def __init__(self, plan: list[float], discriminator: bool = True) -> None:
-        self.plan, self.scale = plan, plan[0]
-        self.discriminator = nn.Identity() if discriminator else None
+        self.plan, self.scale, self.tells = plan, plan[0], discriminator
+        self.data = toy_data("abc")
+
+    embeds = True
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         return {"source": Feed("source", 4, (OfSamples(lambda x, _: x),))}
@@ -99,7 +103,7 @@ def test_a_label_free_score_chooses_its_best_evaluation(score: str, streams: Str
 
 def test_scores_are_those_of_the_targets_predictions(streams: Streams) -> None:
     method = Aligner([2.0])
-    row = judge_target(method, streams, batch=7)
+    row = CLASSIFY.watch(method, streams, batch=7)["target"]
     logits = method.predict(streams["target"].fetch(torch.arange(60)))
     for name, score in SCORES.items():
         assert row[name] == pytest.approx(score(logits))
@@ -107,8 +111,8 @@ def test_scores_are_those_of_the_targets_predictions(streams: Streams) -> None:
     assert row["a_distance"] == 2.0
     assert row["largest_share"] == pytest.approx(1 / 3, abs=0.05)
     assert row["effective_classes"] == pytest.approx(3, abs=0.1)
-    assert "domain_accuracy" not in judge_target(Aligner([2.0], discriminator=False), streams, batch=7)
-    assert judge_target(method, {"source": streams["source"]}, batch=7) == {}
+    assert "domain_accuracy" not in CLASSIFY.watch(Aligner([2.0], discriminator=False), streams, batch=7)["target"]
+    assert CLASSIFY.watch(method, {"source": streams["source"]}, batch=7) == {}
 
 
 def test_labels_of_the_target_are_never_read(streams: Streams, tmp_path: Path) -> None:
@@ -157,9 +161,9 @@ def test_unknown_rules_are_refused_when_the_recipe_is_read(run: dict[str, Any], 
 def test_rules_without_their_stream_are_refused(streams: Streams) -> None:
     bare = {"source": streams["source"]}
     with pytest.raises(UserError, match=r"'label-free:infomax' needs a 'target' stream; name one in data\.target"):
-        check_selection(Aligner([1.0]), bare, "label-free:infomax")
+        check_selection(CLASSIFY, bare, "label-free:infomax")
     with pytest.raises(UserError, match="'label-free:source-risk' needs a 'val' stream"):
-        check_selection(Aligner([1.0]), bare, "last", ["label-free:source-risk"])
+        check_selection(CLASSIFY, bare, "last", ["label-free:source-risk"])
 
 
 def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:
@@ -176,11 +180,13 @@ def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:
     for rule, with_labels in (("oracle:accuracy", True), ("val:loss", False)):
         also = found["also"][rule]
         other = open_run(folder, name=also["checkpoint"])
-        judged = other.method.task.score(other.method, other.data.streams["test"], batch=512)
+        judged = other.method.task.score(other.method, other.data().streams["test"], batch=512)
         assert (also["accuracy"], also["step"]) == (pytest.approx(judged["accuracy"]), other.step)
         assert also["chosen_with_target_labels"] is with_labels
     own = open_run(folder)
-    assert found["accuracy"] == pytest.approx(own.method.task.score(own.method, own.data.streams["test"], batch=512)["accuracy"])
+    assert found["accuracy"] == pytest.approx(
+        own.method.task.score(own.method, own.data().streams["test"], batch=512)["accuracy"]
+    )
     assert found["also"]["oracle:accuracy"]["accuracy"] >= found["accuracy"]
     assert measure(folder) == found
 
@@ -221,16 +227,14 @@ def test_warnings_come_late_and_once(streams: Streams, tmp_path: Path, capfd: py
     assert capfd.readouterr().err.count("the discriminator wins") == 1
 
 
-def test_picture_of_both_domains(streams: Streams) -> None:
+def test_picture_of_both_domains(streams: Streams, tmp_path: Path) -> None:
     method = Aligner([1.0])
-    assert isinstance(method, Aligns)
-    view = lambda x, _: x  # noqa: E731
-    found = picture_domains(method, Data(streams, view, view, view, {}), batch=16)
+    found = CLASSIFY.finish(method, replace(method.data, streams=streams), tmp_path, batch=16)["adaptation"]
     assert found["source_points"]["labels"] == (torch.arange(30) % K).tolist()
     xs = [torch.tensor(found[f"{name}_points"]["xy"])[:, 0] for name in ("source", "target")]
     assert xs[0].min() > xs[1].max()  # the last entry varies most
     unlabelled = {name: stream for name, stream in streams.items() if name != "test"}
-    found = picture_domains(method, Data(unlabelled, view, view, view, {}), batch=16)
+    found = CLASSIFY.finish(method, replace(method.data, streams=unlabelled), tmp_path, batch=16)["adaptation"]
     assert found["target_points"]["labels"] is None
 
 

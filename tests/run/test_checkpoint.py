@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from evenhand import atomic
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
 
@@ -32,8 +33,8 @@ def test_round_trip_makes_the_folder_and_leaves_one_readable_file(tmp_path: Path
 
 def test_written_text_is_whole_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "measure.json"
-    checkpoint.write_atomically(path, b"{}")
-    checkpoint.write_atomically(path, b'{"a": 1}')
+    atomic.write(path, b"{}")
+    atomic.write(path, b'{"a": 1}')
     assert path.read_bytes() == b'{"a": 1}'
     assert [p.name for p in tmp_path.iterdir()] == ["measure.json"]
 
@@ -96,11 +97,11 @@ def test_full_device_as_torch_reports_it(tmp_path: Path, monkeypatch: pytest.Mon
 
     path = tmp_path / "last.pt"
     checkpoint.save(path, content(1))
-    monkeypatch.setattr(checkpoint.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr(atomic.tempfile, "mkstemp", mkstemp)
     with pytest.raises(UserError, match="disk full"):
         checkpoint.save(path, {"method": torch.zeros(size)})
     with pytest.raises(UserError, match="disk full"):
-        checkpoint.write_atomically(path, b"0" * size)
+        atomic.write(path, b"0" * size)
     assert same(checkpoint.load(path), content(1))
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 

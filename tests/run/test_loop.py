@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from evenhand.data.loader import Batch, Feed
-from evenhand.data.stream import Memory, Stream, Streams
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.source import Memory, Source
+from evenhand.data.stream import Stream, Streams
 from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.run import checkpoint, fit
 from evenhand.run.settings import Run
+from helpers import save, toy_data
 
 SCRIPT = {2: 0.25, 4: 0.75, 6: 0.5}  # steps done -> share of the samples predicted right
 K = 4
@@ -32,16 +35,19 @@ def stream(name: str, size: int = 8) -> Stream:
     return Stream(Memory(images), labels, tuple("abcd"), name)
 
 
-class Forbidden:
+class Forbidden(Source):
     """A source that nobody may open."""
 
     def __len__(self) -> int:
         return 8
 
-    def fetch(self, indices: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
         raise AssertionError("the test split was opened")
 
-    def identity(self) -> list[bytes]:
+    def name(self, row: int) -> str:
+        return str(row)
+
+    def identity(self, *, dated: bool = False) -> list[bytes]:
         return []
 
 
@@ -49,7 +55,7 @@ class Scripted(Recogniser):
     """Counts its steps, and at each evaluation is right on the scripted share of the samples."""
 
     def __init__(self, script: dict[int, float] | None = None) -> None:
-        self.script = script or SCRIPT
+        self.script, self.data = script or SCRIPT, toy_data("abcd")
         self.weight = torch.zeros(3)
         self.step = 0
         self.progress: list[Progress] = []
@@ -176,22 +182,29 @@ def test_evaluation_keeps_to_its_batch_size(tmp_path: Path) -> None:
 
 
 def test_a_method_that_listens_hears_every_validation(tmp_path: Path) -> None:
+    """Where it may change its feeds; also after a pause just then."""
+
     class Listener(Scripted):
-        heard: list[float]
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[tuple[int, float]] = []
 
-        def feedback(self, measured: dict[str, Any], streams: Streams) -> None:
-            self.heard = [*getattr(self, "heard", []), measured["accuracy"]]
+        def refresh(self, at: Progress, streams: Streams) -> None:
+            self.heard += [(at.step, at.measured["val"]["accuracy"])] if at.measured else []
 
-    method = Listener()
-    fit(method, streams("val"), run(tmp_path))
-    assert method.heard == list(SCRIPT.values())
+    method, again = Listener(), Listener()
+    fit(method, streams("val"), run(tmp_path / "whole"))
+    assert method.heard == [(2, 0.25), (4, 0.75)]  # nobody steps after the last
+    fit(again, streams("val"), run(tmp_path / "paused", stop_after=4))
+    fit(again, streams("val"), run(tmp_path / "paused", resume=True))
+    assert again.heard == method.heard
 
 
 def test_a_warning_of_an_evaluation_is_shown_and_logged(tmp_path: Path) -> None:
     class Worried(Scripted):
-        def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
+        def traces(self) -> dict[str, float]:
             warnings.warn("class 'lynx' looks collapsed", stacklevel=1)
-            return super().judge(stream, batch=batch)
+            return super().traces()
 
     with pytest.warns(UserWarning, match="lynx"):
         fit(Worried(), streams("val"), run(tmp_path))
@@ -452,3 +465,68 @@ def test_a_full_disk_stops_the_run_in_one_line_and_keeps_the_checkpoint(
     monkeypatch.undo()
     fit(Scripted(), streams(), run(tmp_path, resume=True))
     assert [row["step"] for row in rows(tmp_path, "train")] == [1, 2, 3, 4, 5, 6]
+
+
+# feeds that change
+
+
+class Picky(Scripted):
+    """Draws only from the sample its step says, beginning with number 0; a new feed every second step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only = 0
+
+    def feeds(self, streams: Streams) -> dict[str, Feed]:
+        weights = torch.zeros(len(streams["labelled"]))
+        weights[self.only] = 1
+        return {"labelled": Feed("labelled", 4, (OfSamples(lambda x, _: x.float()),), weights)}
+
+    def refresh(self, at: Progress, streams: Streams) -> dict[str, Feed] | None:
+        if at.step % 2 or at.step == 0:
+            return None
+        self.only = at.step
+        return self.feeds(streams)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "only": self.only}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.only = state["only"]
+
+
+def files(tmp_path: Path) -> Streams:
+    """Images on disk, so that loader processes decode them."""
+    paths = [save(tmp_path / f"{i}.png", side=8, value=i) for i in range(8)]
+    return {"labelled": Stream(Files(paths, size=8), torch.arange(8) % K, tuple("abcd"), "labelled")}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_changed_feed_reaches_the_loader_processes(tmp_path: Path, workers: int) -> None:
+    method = Picky()
+    fit(method, files(tmp_path), run(tmp_path / "run", steps=6, workers=workers))
+    assert method.batches == [[0] * 4, [0] * 4, [2] * 4, [2] * 4, [4] * 4, [4] * 4]
+
+
+@pytest.mark.parametrize("pause", [1, 2, 3, 5])
+def test_a_resumed_run_is_fed_as_it_was_left(tmp_path: Path, pause: int) -> None:
+    streams = files(tmp_path)
+    whole, first, second = Picky(), Picky(), Picky()
+    fit(whole, streams, run(tmp_path / "whole", steps=6, workers=0))
+    fit(first, streams, run(tmp_path / "paused", steps=6, workers=0, stop_after=pause))
+    fit(second, streams, run(tmp_path / "paused", steps=6, workers=0, resume=True))
+    assert first.batches + second.batches == whole.batches
+    assert torch.equal(second.weight, whole.weight)
+
+
+def test_a_feed_may_bring_a_stream_of_its_own(tmp_path: Path) -> None:
+    class Growing(Scripted):
+        def refresh(self, at: Progress, streams: Streams) -> dict[str, Feed] | None:
+            few = streams["labelled"].subset(torch.tensor([6, 7]), "few")
+            return {"labelled": Feed(few, 4, (OfSamples(lambda x, _: x.float()),))} if at.step == 2 else None
+
+    method = Growing()
+    fit(method, streams(), run(tmp_path, steps=4))
+    assert [sorted(set(batch)) for batch in method.batches[2:]] == [[0, 1], [0, 1]]
+    assert len(method.batches[0]) == 4

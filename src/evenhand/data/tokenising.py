@@ -11,9 +11,10 @@ from pydantic import Field
 
 from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Memory, Stream, Streams
-from evenhand.data.vocabulary import HF, Cut, Pieces, Vocabulary, Words
+from evenhand.data.vocabulary import Cut, Pieces, Vocabulary, Words
 from evenhand.errors import UserError
 from evenhand.settings import Settings
+from evenhand.tokens import HF
 
 
 class TextSettings(Settings):

@@ -12,17 +12,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.errors import UserError
+from evenhand.tokens import FIRST, PAD, UNKNOWN, hf_tokenizer
 
-PAD, UNKNOWN, FIRST = 0, 1, 2
-HF = "hf:"
 Cut = Literal["head", "ends"]
 
 _WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
@@ -104,33 +101,3 @@ def fill(rows: Iterable[list[int]], count: int, length: int, cut: Cut) -> Tensor
             numbers = numbers[:head] + numbers[len(numbers) - (length - head) :]
         line[: len(numbers)] = numbers
     return torch.from_numpy(table)
-
-
-def hf_folder(name: str) -> Path:
-    """The folder behind ``hf:FOLDER``; it must be on disk."""
-    folder = Path(name.removeprefix(HF)).expanduser()
-    if not (folder / "config.json").is_file():
-        raise UserError(f"'{name}' is no Hugging Face model: {folder / 'config.json'} is missing; give a local folder")
-    return folder
-
-
-def hf_tokenizer(name: str) -> Any:
-    """The tokeniser in a folder, from its files alone."""
-    transformers, folder = import_transformers(name), hf_folder(name)
-    try:
-        found = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"'{name}' has no tokeniser ({str(error).splitlines()[0]}); save it in the folder") from error
-    if len(found) <= len(found.all_special_ids):  # what transformers makes up when the files are missing
-        raise UserError(f"'{name}' has a tokeniser without words; save its files (tokenizer.json) in the folder")
-    return found
-
-
-def import_transformers(name: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise UserError(
-            f"'{name}' needs transformers: pip install 'evenhand[text]', or use tokens = 'words'"
-        ) from error
-    return transformers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,15 +12,20 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from evenhand.data.sets.catalogue import DATASETS, obtain_weights
+from evenhand.errors import UserError, did_you_mean
 from evenhand.methods.protocol import Progress
-from evenhand.nets import HeadedNet, HeadKind, build_net
-from evenhand.nets.timm import PREFIX, TimmNet
-from evenhand.nets.weights import load_weights
+from evenhand.nets import NETS, TIMM, HeadedNet, HeadKind, build_net, load_weights
+from evenhand.nets.timm import TimmNet
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
 from evenhand.pieces.player import Player, Precision
 from evenhand.pieces.sam import SAM, relative_radius
 from evenhand.settings import Settings
+from evenhand.tokens import HF
+
+Schedule = Literal["constant", "steps", "cosine", "fixmatch", "inverse", "inverse-progress"]
+Spared = Literal["norms", "biases", "tokens", "positions"]
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 class Net(Settings):
@@ -28,18 +34,37 @@ class Net(Settings):
     name: str = Field("resnet32", description="see evenhand list")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
+    heads: int | None = Field(None, gt=0, description="of a vision transformer's attention; default: the net's own")
+    patch: int | None = Field(None, gt=0, description="side of its patches in pixels; default: the net's own")
+    size: int | None = Field(None, gt=0, description="side of the images its positions are learned for")
+    drop_path: float | None = Field(None, ge=0, lt=1, description="share of samples that skip its last block")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
     weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; '': none")
 
-    def build(self, num_classes: int, channels: int, head: HeadKind = "linear") -> HeadedNet:
-        fetched = self.name.startswith(PREFIX) and self.weights == "pretrained"
+    def check(self) -> None:
+        """Refuse a network or weights that do not exist, before anything is read or built."""
+        if not self.name.startswith((HF, TIMM)) and self.name not in NETS:
+            raise UserError(f"net '{self.name}' is unknown; {did_you_mean(self.name, NETS)}")
+        if not self.weights or Path(self.weights).is_file():
+            return
+        known = [name for name in DATASETS if name in NETS] + ["pretrained"] * self.name.startswith(TIMM)
+        if self.weights not in known:
+            hint = did_you_mean(self.weights, known)
+            raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know; {hint}")
+        if self.weights not in (self.name, "pretrained"):
+            raise UserError(f"net.weights = '{self.weights}' are of that net: set net.name to it, not '{self.name}'")
+
+    def build(self, num_classes: int, inputs: int, head: HeadKind = "linear", *, distilled: bool = False) -> HeadedNet:
+        """``inputs``: image channels, length of vectors, or words; ``distilled``: a vision transformer of two heads."""
+        self.check()
+        fetched = self.name.startswith(TIMM) and self.weights == "pretrained"
         net = build_net(
-            self.name, num_classes=num_classes, channels=channels, head=head, width=self.width,
-            depth=self.depth, stem_stride=self.stem_stride, pretrained=fetched or None,
+            self.name, num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
+            heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path, distilled=distilled or None,
+            stem_stride=self.stem_stride, pretrained=fetched or None,
         )  # fmt: skip
         if self.weights and not fetched:
-            known = self.weights in DATASETS and not Path(self.weights).exists()
-            file = obtain_weights(self.weights) if known else self.weights
+            file = self.weights if Path(self.weights).is_file() else obtain_weights(self.weights)
             load_weights(net.backbone if isinstance(net, TimmNet) else net, file, skip_head=True)
         return net
 
@@ -47,16 +72,23 @@ class Net(Settings):
 class Optim(Settings):
     """An optimiser, its learning rate over time and, for SAM, its radius over time."""
 
-    name: Literal["sgd", "sam", "pgd", "lpf-sgd", "adamw"] = "sgd"
+    name: Literal["sgd", "sam", "pgd", "lpf-sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.1, gt=0, description="base learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
     nesterov: bool = False
+    betas: list[float] = Field([0.9, 0.999], min_length=2, max_length=2, description="of Adam's two running means")
+    eps: float = Field(1e-8, gt=0, description="of Adam, added to the root it divides by")
     weight_decay: float = Field(2e-4, ge=0)
-    decay_norms: bool = Field(True, description="weight decay on normalisation layers too")
-    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
-        "steps", description="of the learning rate"
-    )
+    no_decay: list[Spared] = Field([], description="spared by weight decay: norms, biases, tokens, positions")
+    schedule: Schedule = Field("steps", description="of the learning rate")
+    schedule_by: Literal["epoch", "step"] = Field("epoch", description="when warm-up and cosine move")
     warmup: int = Field(0, ge=0, description="epochs of linear warm-up")
+    warmup_lr: float = Field(0.0, ge=0, description="learning rate that warm-up rises from")
+    min_lr: float = Field(0.0, ge=0, description="learning rate that cosine ends at")
+    inverse_alpha: float | None = Field(
+        None, gt=0, description="inverse: (1 + alpha t)^-power, default 0.001 by step, 10 by progress"
+    )
+    inverse_power: float = Field(0.75, gt=0, description="and its power")
     milestones: list[float] = Field([0.8, 0.9], description="epochs, or shares of the run when below 1")
     factors: list[float] = Field([1.0, 1e-2, 1e-4], description="learning-rate factor before, between, after")
     rho: float = Field(0.05, ge=0, description="SAM radius")
@@ -69,6 +101,7 @@ class Optim(Settings):
     lpf_gamma: float = Field(1e-3, ge=0, description="LPF-SGD noise relative to the filter norm")
     lpf_parts: int = Field(8, gt=0, description="LPF-SGD perturbations per batch")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
+    clip_apart: bool = Field(False, description="each part of the network by its own norm, not all by one")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
     accumulate: int = Field(1, gt=0, description="parts a batch is computed in, to save memory")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
@@ -80,6 +113,8 @@ class Optim(Settings):
             raise ValueError(f"factors needs {len(self.milestones) + 1} entries for {len(self.milestones)} milestones")
         if self.rho_values and len(self.rho_values) != len(self.rho_milestones) + 1:
             raise ValueError(f"rho_values needs {len(self.rho_milestones) + 1} entries")
+        if max(self.warmup_lr, self.min_lr) > self.lr:
+            raise ValueError(f"warmup_lr = {self.warmup_lr} and min_lr = {self.min_lr} must not exceed lr = {self.lr}")
         return self
 
     def player(self, net: nn.Module, *, seed: int, groups: list[dict[str, Any]] | None = None) -> Player:
@@ -87,18 +122,21 @@ class Optim(Settings):
         if self.channels_last:
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return Player(
-            net, self._optimizer(net, seed, groups), clip=self.clip, ema=self.ema, precision=self.precision,
-            freeze_bn=self.freeze_bn,
+            net, self._optimizer(net, seed, groups), clip=self.clip, clip_apart=self.clip_apart, ema=self.ema,
+            precision=self.precision, freeze_bn=self.freeze_bn,
         )  # fmt: skip
 
     def _optimizer(
         self, net: nn.Module, seed: int, groups: list[dict[str, Any]] | None = None
     ) -> torch.optim.Optimizer:
         groups = groups or [{"params": [p for p in net.parameters() if p.requires_grad]}]
-        if not self.decay_norms:
-            groups = [part for group in groups for part in _norms_apart(net, group)]
-        if self.name == "adamw":
-            return torch.optim.AdamW(groups, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        groups = [{"part": i, **group} for i, group in enumerate(groups)]  # what clip_apart keeps apart
+        if self.no_decay:
+            groups = [half for group in groups for half in _divided(group, _spared(net, self.no_decay))]
+        if self.name in ("adam", "adamw"):
+            kind = torch.optim.AdamW if self.name == "adamw" else torch.optim.Adam
+            how: Any = {"betas": tuple(self.betas), "eps": self.eps, "fused": True}
+            return kind(groups, lr=self.lr, weight_decay=self.weight_decay, **how)
         base = torch.optim.SGD(
             groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             # A scaler that skips the first fused step leaves uninitialised memory as momentum (torch 2.13).
@@ -124,17 +162,23 @@ class Optim(Settings):
 
     def factor(self, at: Progress) -> float:
         """Learning rate over its base value."""
-        if at.epoch < self.warmup:
-            return schedules.warmup(at.epoch, self.warmup)
+        by_step, start = self.schedule_by == "step", self.warmup_lr / self.lr
+        epoch = at.step / at.steps_per_epoch if by_step else at.epoch
+        if epoch < self.warmup:
+            if by_step:
+                return schedules.smooth_warmup(epoch, self.warmup, start)
+            return schedules.warmup(at.epoch, self.warmup, start)
         match self.schedule:
             case "steps":
                 return schedules.steps(at.epoch, at.epochs, self.milestones, self.factors)
-            case "cosine":
-                return schedules.cosine(at.epoch, at.epochs)
+            case "cosine":  # counts from the start of the run: warm-up covers its first part
+                return schedules.cosine(epoch, at.epochs, self.min_lr / self.lr)
             case "fixmatch":
                 return schedules.fixmatch_cosine(at.fraction)
             case "inverse":
-                return schedules.inverse_decay(at.step)
+                return schedules.inverse_decay(at.step, self.inverse_alpha or 1e-3, self.inverse_power)
+            case "inverse-progress":
+                return schedules.inverse_decay(at.fraction, self.inverse_alpha or 10.0, self.inverse_power)
             case "constant":
                 return 1.0
 
@@ -147,11 +191,24 @@ class Optim(Settings):
         return self.rho
 
 
-def _norms_apart(net: nn.Module, group: dict[str, Any]) -> list[dict[str, Any]]:
-    """The group in two: parameters to decay, and those of normalisation layers."""
-    norms = [m for m in net.modules() if isinstance(m, (_NormBase, nn.LayerNorm, nn.GroupNorm))]
-    spared = {id(p) for module in norms for p in module.parameters(recurse=False)}
-    decayed = [p for p in group["params"] if id(p) not in spared]
-    kept = [p for p in group["params"] if id(p) in spared]
-    parts = [{**group, "params": decayed}, {**group, "params": kept, "weight_decay": 0.0}]
-    return [part for part in parts if part["params"]]
+def _spared(net: nn.Module, kinds: Sequence[Spared]) -> set[nn.Parameter]:
+    """The parameters of these kinds."""
+    found = set()
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            traits: dict[Spared, bool] = {
+                "norms": isinstance(module, NORMS),
+                "biases": name.endswith("bias"),
+                "tokens": name.endswith("_token"),
+                "positions": name in ("pos_embed", "positions"),
+            }
+            if any(traits[kind] for kind in kinds):
+                found.add(parameter)
+    return found
+
+
+def _divided(group: dict[str, Any], spared: set[nn.Parameter]) -> list[dict[str, Any]]:
+    """The group in two: parameters to decay, and the others."""
+    decayed, kept = ([p for p in group["params"] if (p in spared) == which] for which in (False, True))
+    halves = [{**group, "params": decayed}, {**group, "params": kept, "weight_decay": 0.0}]
+    return [half for half in halves if half["params"]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -16,18 +16,22 @@ from evenhand.data.stream import Streams
 from evenhand.measure.judging import Judge
 from evenhand.nets import HeadedNet
 from evenhand.randomness import dice
-from evenhand.tasks import Task
+from evenhand.tasks import Scores, Task
 from evenhand.tasks.classify import CLASSIFY
 from evenhand.tasks.generate import GENERATE
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands before a step. Epochs are passes over the method's first feed, counted from 0."""
+    """Where training stands before a step. Epochs are passes over the method's first feed, counted from 0.
+
+    ``measured`` holds the scores of an evaluation that has just been made, stream by stream; else it is empty.
+    """
 
     step: int
     steps_per_epoch: int
     total_steps: int
+    measured: Mapping[str, Scores] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -97,6 +101,11 @@ class Recogniser(Method):
     task = CLASSIFY
     logit_scale: float = 1.0  # by which a network's cosine logits are multiplied in training
     tells: bool = False  # whether ``tell`` can
+
+    @property
+    def embeds(self) -> bool:
+        """Whether ``embed`` can."""
+        return self.network() is not None
 
     def network(self) -> HeadedNet | None:
         """The network that predicts, in eval mode; a method without one writes ``predict`` instead."""

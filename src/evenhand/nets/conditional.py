@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from evenhand.pieces.spectral import group_normalised
+from evenhand.nets.grouping import group_normalised
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -64,6 +64,10 @@ class HeadedNet(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.features(x))
 
+    def fitted(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file as this network wants them: what can be resized is."""
+        return state
+
 
 def make_head(kind: HeadKind, num_features: int, num_classes: int) -> nn.Linear | CosineHead:
     """A new last layer for ``num_classes`` classes."""

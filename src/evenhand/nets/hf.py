@@ -8,19 +8,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenhand.data.vocabulary import FIRST, PAD, UNKNOWN, hf_folder, hf_tokenizer, import_transformers
 from evenhand.errors import UserError
 from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 from evenhand.nets.text import masked_mean, unpadded
+from evenhand.tokens import FIRST, PAD, UNKNOWN, hf_folder, hf_tokenizer, import_transformers
 
 
 class HFEncoder(HeadedNet):
     """The encoder between its marks for begin and end, the mean of its last states, and a new head."""
 
-    def __init__(self, name: str, *, num_classes: int, channels: int, head: HeadKind = "linear") -> None:
+    def __init__(self, name: str, *, num_classes: int, words: int, head: HeadKind = "linear") -> None:
         transformers = import_transformers(name)
         tokenizer = hf_tokenizer(name)
-        if channels != FIRST + len(tokenizer):
+        if words != FIRST + len(tokenizer):
             raise UserError(f"net '{name}' has its own vocabulary: set data.text.tokens = '{name}'")
         try:
             encoder = transformers.AutoModel.from_pretrained(

@@ -1,4 +1,4 @@
-"""Networks for tokens: int64 (N, L), 0 being padding at the end. ``channels`` is the size of the vocabulary."""
+"""Networks for tokens: int64 (N, L), 0 being padding at the end. ``words`` is the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TextTransformer(HeadedNet):
         self,
         *,
         num_classes: int,
-        channels: int,
+        words: int,
         head: HeadKind = "linear",
         width: int = 128,
         depth: int = 2,
@@ -31,7 +31,7 @@ class TextTransformer(HeadedNet):
         super().__init__(num_features=width)
         if width % 32:
             raise ValueError(f"width is {width}; a text-transformer has heads of 32, give a multiple of it")
-        self.words = nn.Embedding(channels, width, padding_idx=0)
+        self.words = nn.Embedding(words, width, padding_idx=0)
         self.positions = nn.Parameter(torch.empty(LONGEST, width))
         self.blocks = nn.ModuleList(Block(width, width // 32, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
@@ -77,10 +77,10 @@ class TextMean(HeadedNet):
     """The mean of word vectors and one hidden layer: the order of words is lost, the speed is unmatched."""
 
     def __init__(
-        self, *, num_classes: int, channels: int, head: HeadKind = "linear", width: int = 128, dropout: float = 0.5
+        self, *, num_classes: int, words: int, head: HeadKind = "linear", width: int = 128, dropout: float = 0.5
     ) -> None:
         super().__init__(num_features=width)
-        self.words = nn.Embedding(channels, width, padding_idx=0)
+        self.words = nn.Embedding(words, width, padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.3)  # words without labels stay there: less noise than torch's 1
         self.hidden = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout))
         self.fc = make_head(head, width, num_classes)

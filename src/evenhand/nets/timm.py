@@ -10,8 +10,6 @@ from torch import Tensor
 from evenhand.errors import UserError
 from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
-PREFIX = "timm:"
-
 
 class TimmNet(HeadedNet):
     """``timm:NAME``: timm's network without its classes as backbone, pooled features, then ours.
@@ -25,7 +23,7 @@ class TimmNet(HeadedNet):
         try:
             timm: Any = importlib.import_module("timm")
         except ImportError as error:
-            raise UserError(f"net '{PREFIX}{name}' needs the extra: pip install 'evenhand[timm]'") from error
+            raise UserError(f"net 'timm:{name}' needs the extra: pip install 'evenhand[timm]'") from error
         if not timm.is_model(name):
             raise UserError(f"timm has no network '{name}'; see timm.list_models()")
         backbone = timm.create_model(name, pretrained=pretrained, num_classes=0, in_chans=channels)

@@ -8,17 +8,17 @@ from evenhand.nets.heads import HeadedNet, HeadKind, make_head
 
 
 class Perceptron(HeadedNet):
-    """``depth`` hidden layers of ``width`` units, ReLU after each, BatchNorm before it if asked; x (N, channels)."""
+    """``depth`` hidden layers of ``width`` units, ReLU after each, BatchNorm before it if asked; x (N, inputs)."""
 
     def __init__(
-        self, depth: int = 2, *, num_classes: int, channels: int, head: HeadKind = "linear", width: int = 256,
+        self, depth: int = 2, *, num_classes: int, inputs: int, head: HeadKind = "linear", width: int = 256,
         batch_norm: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(num_features=width)
         layers: list[nn.Module] = []
-        for inputs in [channels, *[width] * (depth - 1)]:
+        for before in [inputs, *[width] * (depth - 1)]:
             norm = [nn.BatchNorm1d(width)] if batch_norm else []
-            layers += [nn.Linear(inputs, width, bias=not batch_norm), *norm, nn.ReLU(inplace=True)]
+            layers += [nn.Linear(before, width, bias=not batch_norm), *norm, nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)
         self.fc = make_head(head, width, num_classes)
 

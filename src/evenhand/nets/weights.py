@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
+from evenhand.nets.heads import HeadedNet
 
 WRAPPERS = ("state_dict", "model", "net")
 PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")
-HEADS = ("fc.", "head.", "linear.", "classifier.")
+HEADS = ("fc.", "head.", "head_dist.", "linear.", "classifier.")
 
 
 def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_head: bool = False) -> list[str]:
@@ -22,11 +23,14 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
 
     Wrappers' prefixes (``module.``, ``model.``, ``backbone.``) and nesting under ``state_dict`` or ``model``
     are removed. ``skip_head`` leaves the last layer as initialised, whatever head the file has.
-    ``strict=False`` allows names that only one side has; a shape that differs is always an error.
+    ``strict=False`` allows names that only one side has; a shape that differs is an error, but for the positions of a
+    vision transformer, which are resized.
     ``net`` is changed only when everything fits.
     """
     own = net.state_dict()
     found = _unprefixed(_read(Path(path)), own, path)
+    if isinstance(net, HeadedNet):
+        found = net.fitted(found)
     expected = [name for name in own if not (skip_head and name.startswith(HEADS))]
     if skip_head:
         found = {name: value for name, value in found.items() if not name.startswith(HEADS)}

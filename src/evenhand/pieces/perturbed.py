@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.pieces.sam import Wrapped
+from evenhand.pieces.wrapped import Wrapped
 
 
 class _Noisy(Wrapped):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import parallel
+from evenhand.pieces.clipping import clip_parts
 from evenhand.pieces.sam import SAM
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -24,9 +25,9 @@ Precision = Literal["float32", "bfloat16", "float16"]
 class Player:
     """``backward`` as often as needed, ``last=True`` the last time, then ``step``.
 
-    clip: largest gradient norm; ema: decay of the averaged copy used for evaluation;
-    precision: autocast type of forward passes (float16 scales the loss); freeze_bn: SAM's second pass leaves
-    BatchNorm's running statistics alone.
+    clip: largest gradient norm, of all or, with clip_apart, of each part; ema: decay of the averaged copy used for
+    evaluation; precision: autocast type of forward passes (float16 scales the loss); freeze_bn: SAM's second pass
+    leaves BatchNorm's running statistics alone.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class Player:
         optimizer: torch.optim.Optimizer,
         *,
         clip: float | None = None,
+        clip_apart: bool = False,
         ema: float | None = None,
         precision: Precision = "float32",
         freeze_bn: bool = True,
     ) -> None:
         self.net = parallel.join_batchnorm(net) if parallel.world() > 1 else net
         self.optimizer = optimizer
-        self.clip = clip
+        self.clip, self.clip_apart = clip, clip_apart
         self.ema = ema
         self.precision = precision
         self.freeze_bn = freeze_bn
@@ -86,7 +88,7 @@ class Player:
         self._join()
         self.scaler.unscale_(self.optimizer)
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            clip_parts(self.optimizer.param_groups if self.clip_apart else [{"params": self.parameters}], self.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

@@ -13,95 +13,19 @@ Both passes use the same batch, the same augmentation and the same loss weights.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+
+from evenhand.pieces.norms import global_norm
+from evenhand.pieces.statistics import frozen_statistics
+from evenhand.pieces.wrapped import Wrapped
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes per number -> integers of that size
-
-
-class Snapshot:
-    """Lets tensors be changed in place for a while; memory for the copies is allocated once and reused."""
-
-    def __init__(self) -> None:
-        self.active = False
-        self._copies: dict[Tensor, Tensor] = {}
-
-    @contextmanager
-    def restored(self, tensors: list[Tensor]) -> Iterator[None]:
-        """On leaving the block, also by an exception, ``tensors`` hold their former bits again."""
-        if self.active:
-            raise RuntimeError("the weights are perturbed already: leave the first block before the next")
-        copies = [self._copy_of(t) for t in tensors]
-        with torch.no_grad():
-            torch._foreach_copy_(copies, tensors)
-        self.active = True
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_(tensors, copies)
-            self.active = False
-
-    def _copy_of(self, tensor: Tensor) -> Tensor:
-        copy = self._copies.get(tensor)
-        # net.to(...) gives the same parameter another type or device.
-        if copy is None or copy.dtype != tensor.dtype or copy.device != tensor.device:
-            copy = self._copies[tensor] = torch.empty_like(tensor, requires_grad=False)
-        return copy
-
-
-class Wrapped(torch.optim.Optimizer):
-    """An optimiser acting through another instance: groups, state, hooks and ``state_dict`` are the base's.
-
-    It is a ``torch.optim.Optimizer`` so that schedulers and ``GradScaler`` accept it, but owns no state: what
-    is not found here (``param_groups``, ``state``, ``defaults``) is looked up in the base.
-    """
-
-    # GradScaler would leave the scale on the wrapper, where a fused base does not look for it.
-    _step_supports_amp_scaling = False
-
-    def __init__(self, base: torch.optim.Optimizer) -> None:
-        if not isinstance(base, torch.optim.Optimizer):
-            raise ValueError(f"base_optimizer={base!r}: wrap an instance, as SGD(net.parameters(), lr=0.1)")
-        self.base = base
-        self._snapshot = Snapshot()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "base":  # not there yet while copy or pickle builds the object
-            raise AttributeError(name)
-        return getattr(self.base, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_snapshot": Snapshot()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base!r})"
-
-    def step(self, closure: Any = None) -> Any:
-        """The base's step with the gradients as they are."""
-        if self._snapshot.active:
-            raise RuntimeError("step() inside the perturbed block would be undone: call it after the block")
-        return self.base.step(closure)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.base.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.base.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.base.load_state_dict(state_dict)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        self.base.add_param_group(param_group)
 
 
 class SAM(Wrapped):
@@ -112,6 +36,7 @@ class SAM(Wrapped):
             raise ValueError(f"rho={rho}: use a radius of at least 0, 0.05 to begin with")
         super().__init__(base_optimizer)
         self.rho: float | Tensor = rho
+        self._climbed = self._warned = False
 
     @contextmanager
     def ascent(self, net: nn.Module | None = None) -> Iterator[Tensor]:
@@ -129,19 +54,39 @@ class SAM(Wrapped):
         with self._snapshot.restored(params), frozen_statistics(net):
             length = _climb(params, self.rho, wait=params[0].device.type == "cpu")
             self.zero_grad()
+            self._climbed = True
             yield length
+
+    def step(self, closure: Any = None) -> Any:
+        """The base's step with the second pass's gradients.
+
+        A ``closure`` (zeroes gradients, computes the loss, calls backward, returns it) is called for both passes, which
+        both move BatchNorm's statistics; the loss of the first is returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+                with self.ascent():
+                    closure()
+        elif not self._climbed and not self._warned:
+            self._warned = True
+            warnings.warn("step() without ascent is the base's: put `with opt.ascent(net)` before it", stacklevel=2)
+        super().step()
+        self._climbed = False
+        return loss
 
 
 def relative_radius(parameters: Iterable[Tensor], fraction: float) -> Tensor:
     """``fraction * |w|``: a radius that carries over between architectures (the paper's 0.5 is 0.9% on ResNet-32)."""
-    return fraction * _global_norm([p.detach() for p in parameters])
+    return fraction * global_norm(p.detach() for p in parameters)
 
 
 @torch.no_grad()
 def _climb(params: list[Tensor], rho: float | Tensor, *, wait: bool) -> Tensor:
     """Add ``rho g / |g|`` in place, or nothing if ``|g|`` is not finite; without ``wait`` never read the device."""
     direction = [p.grad for p in params if p.grad is not None]
-    length = _global_norm(direction)
+    length = global_norm(direction)
     scale = rho / (length + 1e-12)
     if wait:
         if length.isfinite():
@@ -152,22 +97,3 @@ def _climb(params: list[Tensor], rho: float | Tensor, *, wait: bool) -> Tensor:
         torch._foreach_mul_(bits, length.isfinite().to(bits[0].dtype))
         torch._foreach_add_(params, direction)
     return length
-
-
-def _global_norm(tensors: list[Tensor]) -> Tensor:
-    """Euclidean norm over all tensors, in float32 at least."""
-    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors, 2, dtype)))
-
-
-@contextmanager
-def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
-    layers = [] if net is None else [m for m in net.modules() if isinstance(m, _NormBase)]
-    layers = [m for m in layers if m.training and m.track_running_stats]
-    for layer in layers:  # in train mode: batch statistics as before, running ones and counter untouched
-        layer.track_running_stats = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.track_running_stats = True

@@ -27,6 +27,7 @@ class Checkpoints:
         check_selection(method.task, streams, run.select, run.select_also)
         self.best = Best(rules_of(run.select, run.select_also), method.task)
         self.warned: set[str] = set()
+        self.latest: tuple[int, dict[str, Scores]] = (-1, {})  # when the last evaluation was made, and what it found
         if parallel.is_writer():
             atomic.sweep(folder)
 
@@ -49,6 +50,7 @@ class Checkpoints:
             )
         self.method.load_state(content["method"])
         self.best.scores |= {self.run.select: content["best"]} | content["best_also"]
+        self.latest = int(content["step"]), content["measured"]
         return int(content["step"])
 
     def evaluate(self, step: int) -> dict[str, Scores]:
@@ -61,7 +63,12 @@ class Checkpoints:
         measured |= task.watch(self.method, self.streams, batch=batch)
         for rule in self.best.beaten(measured):
             self._write("best.pt" if rule.text == self.run.select else rule.file, step)
+        self.latest = step, measured
         return measured
+
+    def measured(self, step: int) -> dict[str, Scores]:
+        """What an evaluation at this very step has found, if there was one."""
+        return self.latest[1] if self.latest[0] == step else {}
 
     def troubles(self, step: int, measured: dict[str, Scores]) -> list[str]:
         """What goes wrong in the second half of training, each kind once."""
@@ -92,6 +99,7 @@ class Checkpoints:
             "method": self._finite_state(step), "step": step, "total": self.total, "epoch": step / self.epoch_steps,
             "best": self.best.scores.get(self.run.select, -math.inf), "digest": self.digest,
             "best_also": {rule: self.best.scores[rule] for rule in self.run.select_also},
+            "measured": self.measured(step),
         }  # fmt: skip
         checkpoint.save(self.folder / name, content)
 

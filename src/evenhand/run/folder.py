@@ -10,6 +10,7 @@ import json
 import platform
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from evenhand.data.facts import Facts
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.run.checkpoint import FORMAT, check_format
-from evenhand.run.recipe import Recipe
+from evenhand.run.recipe import Recipe, digest
 from evenhand.settings import Settings
 
 
@@ -71,8 +72,31 @@ def read_model(folder: Path) -> Model:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         check_format(tree.get("format", 1), folder)
-        return Model.model_validate(tree)
+        model = Model.model_validate(tree)
     except (ValidationError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore it, or train again") from error
+    if digest(_written(folder / "recipe.toml")) != model.digest:
+        raise UserError(f"{folder / 'recipe.toml'} is not the recipe that this run was trained with: restore that file")
+    return model
+
+
+def _written(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); restore it") from error
+
+
+def check_streams(folder: Path, streams: Streams) -> None:
+    """Refuse to go on with other data than the run began with."""
+    path = folder / "streams.json"
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    for name, stream in streams.items():
+        if name in before and before[name]["digest"] != stream.digest():
+            was, now = before[name]["samples"], len(stream)
+            raise UserError(
+                f"the data have changed since {folder} began: '{name}' had {was} samples, has {now}, or their contents "
+                "or labels differ; restore them, or train anew into another run.folder"
+            )

@@ -53,7 +53,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
             kept.evaluate(0)
             kept.save(0)
         for step in range(start, total):
-            at = Progress(step, epoch_steps, total)
+            at = Progress(step, epoch_steps, total, kept.measured(step))
             fresh = method.refresh(at, streams)
             if fresh is not None or batches is None:
                 # Loader processes hold copies of their samplers: only new ones see what has changed.

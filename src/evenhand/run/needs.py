@@ -25,27 +25,28 @@ def obtain_needs(recipe: Recipe, device: torch.device, *, smoke: bool = False) -
 
 def _obtain(name: str, need: Need, recipe: Recipe, device: torch.device, *, smoke: bool) -> Method:
     own = Path(recipe.run.folder) / "needs" / name
-    if not (own / "last.pt").is_file():
-        run = _trained(name, need, recipe, smoke=smoke)
-        if parallel.is_writer():
-            copy_model(run, own)
-        parallel.barrier()
-    return open_run(own, device=str(device)).method
+    if not parallel.any_process(not (own / "last.pt").is_file()):
+        return open_run(own, device=str(device)).method
+    run = _trained(name, need, recipe, device, smoke=smoke)
+    if parallel.is_writer():
+        copy_model(run, own)
+    parallel.barrier()
+    return run.method
 
 
-def _trained(name: str, need: Need, recipe: Recipe, *, smoke: bool) -> OpenRun:
+def _trained(name: str, need: Need, recipe: Recipe, device: torch.device, *, smoke: bool) -> OpenRun:
     """A run's folder as it is; or a recipe trained on this recipe's samples, unless that very run is there already."""
     from evenhand.run.training import train
 
     if (Path(need.recipe) / "model.json").is_file():
-        return open_run(need.recipe, device="cpu")
+        return open_run(need.recipe, device=str(device))
     other = needed_recipe(name, need, recipe, smoke=smoke)
     folder = Path(other.run.folder)
     with locks.held(folder.with_name(f".{folder.name}.lock"), wait=True):
         parallel.barrier()  # the others wait until the writing process holds the lock
         if not (folder / "measure.json").is_file():
             train(other, smoke=smoke)
-    return open_run(folder, device="cpu")
+    return open_run(folder, device=str(device))
 
 
 def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False) -> Recipe:

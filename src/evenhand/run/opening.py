@@ -43,6 +43,9 @@ class OpenRun:
 
 def read_data(recipe: Recipe, model: Model | None = None) -> Data:
     """Streams and views of a recipe; an earlier run's statistics and words stay."""
+    net = getattr(recipe.method, "net", None)
+    if isinstance(net, Net):
+        net.check()  # an unknown network or its weights are told of before any image is decoded
     with parallel.first_on_machine():
         whole = method_class(recipe.method.name).task.whole
         return prepare_data(recipe.data, model.facts if model else None, whole=whole, embed=embed)
@@ -82,17 +85,23 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str | None 
     The device is by default the one it was trained on, or the best there is where that is not to be had.
     """
     folder = Path(folder)
-    model = read_model(folder)
-    recipe = load_recipe(folder / "recipe.toml")
+    model, recipe = read_model(folder), load_recipe(folder / "recipe.toml")
     name = name or chosen(recipe)
     content = checkpoint.load(folder / name)
     if content["digest"] != model.digest:
         raise UserError(f"{folder / name} belongs to another run than {folder / 'model.json'}: restore that file")
     place = _place(device or recipe.run.device, fall_back=device is None)
     needs = {need: open_run(folder / "needs" / need, device=str(place)).method for need in recipe.needs}
-    method = build_method(recipe, data_of(recipe.data, model.facts), place, needs)
+    method = build_method(_as_trained(recipe), data_of(recipe.data, model.facts), place, needs)
     method.load_state(content["method"])
     return OpenRun(folder, recipe, model, method, name, int(content["step"]), float(content["epoch"]))
+
+
+def _as_trained(recipe: Recipe) -> Recipe:
+    """Without the weights that networks started from: the run has its own, and those may be gone."""
+    tables = {key: getattr(recipe.method, key) for key in type(recipe.method).model_fields}
+    nets = {key: net.model_copy(update={"weights": None}) for key, net in tables.items() if isinstance(net, Net)}
+    return recipe.model_copy(update={"method": recipe.method.model_copy(update=nets)})
 
 
 def chosen(recipe: Recipe) -> str:
@@ -106,9 +115,10 @@ def copy_model(run: OpenRun, to: Path) -> None:
     content = checkpoint.load(run.folder / run.checkpoint)
     for need in run.recipe.needs:
         copy_model(open_run(run.folder / "needs" / need, device="cpu"), to / "needs" / need)
+    named = {"digest": recipe.digest()}
     atomic.write(to / "recipe.toml", recipe.toml())
-    atomic.write(to / "model.json", run.model.model_dump_json(indent=1))
-    checkpoint.save(to / "last.pt", {**content, "method": checkpoint.for_use(content["method"])})
+    atomic.write(to / "model.json", run.model.model_copy(update=named).model_dump_json(indent=1))
+    checkpoint.save(to / "last.pt", {**content, **named, "method": checkpoint.for_use(content["method"])})
 
 
 def _place(device: str, *, fall_back: bool) -> torch.device:

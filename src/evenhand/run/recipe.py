@@ -59,13 +59,11 @@ class Recipe(Settings):
 
     def essence(self) -> dict[str, Any]:
         """All that can change a result, defaults filled in."""
-        tree = self.model_dump(exclude={*WITHOUT_EFFECT["recipe"]})
-        tree["run"] = {key: value for key, value in tree["run"].items() if key not in WITHOUT_EFFECT["run"]}
-        return tree
+        return essence(self.model_dump(exclude_none=True))
 
     def digest(self) -> str:
         """Names what is trained."""
-        return hashlib.sha256(json.dumps(self.essence(), sort_keys=True).encode()).hexdigest()[:16]
+        return digest(self.model_dump(exclude_none=True))
 
     def changed(self, overrides: Mapping[str, Any]) -> Recipe:
         """This recipe with some values set, as ``{"run.seed": 1}``."""
@@ -78,6 +76,18 @@ class Recipe(Settings):
         """The whole tree, defaults filled in."""
         moment = {"resume", "stop_after"}
         return to_toml(self.model_dump(exclude_none=True, exclude={"smoke": True, "variants": True, "run": moment}))
+
+
+def essence(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's tree without what cannot change a result."""
+    kept = {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT["recipe"]}
+    kept["run"] = {key: value for key, value in kept.get("run", {}).items() if key not in WITHOUT_EFFECT["run"]}
+    return kept
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """Of a tree as it is written, whatever defaults a later version has."""
+    return hashlib.sha256(json.dumps(essence(tree), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def explained(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from evenhand.errors import UserError, users_mistake
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
-from evenhand.run.folder import Model, describe, read_model
+from evenhand.run.folder import Model, check_streams, describe, read_model
 from evenhand.run.loop import fit
 from evenhand.run.measuring import final_split, measure_open
 from evenhand.run.needs import obtain_needs
@@ -45,7 +45,9 @@ def fit_recipe(recipe: Recipe, *, smoke: bool = False) -> tuple[Model, Data, Met
     model = _earlier(recipe)
     data = read_data(recipe, model)
     method = prepare_method(recipe, data, parallel.local_device(recipe.run.device), smoke=smoke)
-    if model is None:
+    if model is not None:
+        check_streams(Path(recipe.run.folder), data.streams)
+    else:
         model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
         if parallel.is_writer():
             describe(Path(recipe.run.folder), recipe, model, data.streams)

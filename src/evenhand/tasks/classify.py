@@ -68,7 +68,7 @@ class Classify(Task):
         values["largest_share"] = shift.largest_share(logits)
         values["effective_classes"] = shift.effective_classes(logits)
         values["possible_classes"] = float(min(logits.shape))
-        if method.network() is not None and min(len(source), len(target)) > 1:
+        if method.embeds and min(len(source), len(target)) > 1:
             parts = [on_some(method.embed, stream, COMPARED, batch) for stream in (source, target)]
             values["a_distance"] = shift.proxy_a_distance(*parts)
             if method.tells:
@@ -86,7 +86,7 @@ class Classify(Task):
         if not watched:
             return {}
         found: dict[str, Any] = dict(watched["target"])
-        if method.network() is None:
+        if not method.embeds:
             return {"adaptation": found}
         streams = {
             "source": data.streams.get("val", data.labelled),

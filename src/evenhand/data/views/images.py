@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 
 import torch
@@ -63,6 +64,11 @@ class Pipeline(View):
         if self.scale.device != x.device:  # once: a copy at each step would wait for the device
             self.scale, self.shift = self.scale.to(x.device), self.shift.to(x.device)
         return x.float().mul_(self.scale).add_(self.shift)
+
+    def normalised_as(self, other: Pipeline) -> Pipeline:
+        mine = copy(self)
+        mine.scale, mine.shift = other.scale, other.shift
+        return mine
 
 
 def build(

@@ -25,6 +25,9 @@ class Standardise(View):
             raise ValueError(f"vectors are {x.dtype} {tuple(x.shape)}; this view takes float32 (N, {len(self.mean)})")
         return (x - self.mean.to(x.device)) / self.std.to(x.device)
 
+    def normalised_as(self, other: Standardise) -> Standardise:
+        return other
+
 
 def vector_stats(samples: Tensor) -> tuple[list[float], list[float]]:
     """Mean and deviation of each of d numbers; 1 for one that never changes."""

@@ -22,6 +22,10 @@ class View(ABC):
         """Samples and target together."""
         return self(x, chance), y
 
+    def normalised_as(self, other: Any) -> View:
+        """This view's steps with another's statistics, for a network that has learnt on those."""
+        return self
+
 
 class OfSamples(View):
     """Any function of samples and a generator as a view."""

@@ -6,20 +6,18 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.common import Net, Optim, Schedule
 from evenhand.settings import Settings
 
 
 class AdaptOptim(Optim):
     """SGD as adaptation uses it: Nesterov, ``lr (1 + 0.001 step)^-0.75``."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0, description="base learning rate")
     nesterov: bool = True
     weight_decay: float = Field(1e-3, ge=0)
-    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
-        "inverse", description="of the learning rate"
-    )
+    schedule: Schedule = Field("inverse", description="of the learning rate")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="autocast type: float32, bfloat16")
 
     @model_validator(mode="after")

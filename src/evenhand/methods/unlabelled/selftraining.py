@@ -18,7 +18,7 @@ from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.common import Net, Optim, Schedule, Spared
 from evenhand.methods.protocol import Recogniser
 from evenhand.nets import HeadedNet
 from evenhand.settings import Settings
@@ -32,10 +32,8 @@ class SelfTrainingOptim(Optim):
     lr: float = Field(0.03, gt=0, description="base learning rate")
     nesterov: bool = True
     weight_decay: float = Field(5e-4, ge=0)
-    decay_norms: bool = Field(False, description="weight decay on normalisation layers too")
-    schedule: Literal["constant", "steps", "cosine", "fixmatch", "inverse"] = Field(
-        "fixmatch", description="of the learning rate"
-    )
+    no_decay: list[Spared] = Field(["norms"], description="spared by weight decay: norms, biases, tokens, positions")
+    schedule: Schedule = Field("fixmatch", description="of the learning rate")
     ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
 
 

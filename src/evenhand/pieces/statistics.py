@@ -1,0 +1,23 @@
+"""BatchNorm's running statistics, left alone for a pass that is not of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+@contextmanager
+def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
+    """Inside, layers in train mode normalise by the batch, as before, and keep running statistics and counter."""
+    layers = [] if net is None else [m for m in net.modules() if isinstance(m, _NormBase)]
+    layers = [m for m in layers if m.training and m.track_running_stats]
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True

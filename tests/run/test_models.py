@@ -1,0 +1,287 @@
+"""A run's folder is a model: it opens anywhere, alone; runs that others need are trained once and shared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evenhand import locks
+from evenhand.errors import UserError
+from evenhand.methods.recognise import second_stage
+from evenhand.run import checkpoint, open_run, training
+from evenhand.run.recipe import load_recipe, validate
+from evenhand.run.training import train
+from helpers import tree
+
+Tree = dict[str, Any]
+NAMES = [f"{split}/{k}/{i}.png" for split in ("train", "test") for k in ("ant", "bee", "cat") for i in range(6)]
+
+
+def classifier(**method: Any) -> Tree:
+    return {"name": "classifier", "batch": 8, "net": {"name": "small-cnn", "width": 2}, **method}
+
+
+def recipe(folder: Path, method: Tree, needs: Tree | None = None, data: Tree | None = None, **run: Any) -> Any:
+    tables = {
+        "data": {"set": "shapes", "n_max": 8, "imbalance": 4, "test_per_class": 2, **(data or {})},
+        "method": method,
+        "needs": needs or {},
+        "run": {"folder": str(folder), "steps": 2, "progress": False, **run},
+    }
+    return validate(tables, "test")
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of all trainings, in order."""
+    done: list[str] = []
+    fit = training.fit
+
+    def noted(method: Any, streams: Any, run: Any, **more: Any) -> Path:
+        done.append(run.folder)
+        return fit(method, streams, run, **more)
+
+    monkeypatch.setattr(training, "fit", noted)
+    return done
+
+
+# opening
+
+
+@pytest.mark.parametrize("loss", ["ce", "ldam"])
+def test_a_run_opens_where_its_data_are_gone(tmp_path: Path, loss: str) -> None:
+    """Moved to another place, the training folder deleted: the same predictions, scaled as in training."""
+    photos = tree(tmp_path / "photos", *NAMES)
+    run = recipe(tmp_path / "run", classifier(loss=loss), data={"set": str(photos), "n_max": None, "imbalance": 1,
+                                                                "test_per_class": None})  # fmt: skip
+    folder = train(run)
+    before = open_run(folder)
+    images = before.data().streams["test"].fetch(torch.arange(5))
+    expected = before.method.predict(images)
+    shutil.rmtree(photos)
+    moved = shutil.move(folder, tmp_path / "elsewhere")
+    opened = open_run(moved)
+    assert torch.equal(opened.method.predict(images), expected)
+    assert opened.method.data.classes == ("ant", "bee", "cat")
+    assert opened.method.data.streams == {}
+    if loss == "ldam":
+        assert expected.abs().max() > 1  # cosines would not be
+    with pytest.raises(UserError, match="does not exist"):
+        opened.data()
+
+
+def test_a_run_on_texts_brings_its_words(tmp_path: Path) -> None:
+    net = {"name": "text-mean", "width": 4}
+    text = {"set": "phrases", "imbalance": 1, "n_max": None, "test_per_class": None, "text": {"length": 8}}
+    folder = train(recipe(tmp_path / "run", classifier(net=net), data=text))
+    opened = open_run(folder)
+    words = opened.method.data.vocabulary
+    assert words is not None
+    assert opened.method.predict(words.encode(["the lynx and the otter"])).shape == (1, 5)
+    assert "lynx" in opened.model.facts.words
+
+
+def test_weights_to_start_from_are_not_needed_again(tmp_path: Path) -> None:
+    first = train(recipe(tmp_path / "first", classifier()))
+    torch.save(open_run(first).method.network().state_dict(), tmp_path / "start.pt")
+    net = {"name": "small-cnn", "width": 2, "weights": str(tmp_path / "start.pt")}
+    folder = train(recipe(tmp_path / "run", classifier(net=net)))
+    (tmp_path / "start.pt").unlink()
+    assert open_run(folder).step == 2
+
+
+# needs
+
+
+def second(**more: Any) -> Tree:
+    return {"name": "second-stage", "rule": "crt", "batch": 8, **more}
+
+
+@pytest.fixture
+def first_file(tmp_path: Path) -> str:
+    """A recipe of its own data and views, which a dependent run names."""
+    file = tmp_path / "first.toml"
+    file.write_text(
+        'about = "a first stage"\n[data]\nset = "fashion-mnist"\naugment = ["flip"]\n'
+        "normalise = [[0.5, 0.5, 0.5], [0.2, 0.2, 0.2]]\n"
+        '[method]\nname = "classifier"\nbatch = 8\nnet = { name = "small-cnn", width = 2 }\n[run]\nsteps = 3\n'
+    )
+    return str(file)
+
+
+def test_variants_and_later_runs_share_what_they_need(tmp_path: Path, trainings: list[str], first_file: str) -> None:
+    needs = {"first": first_file}
+    for name, method in (("a", second()), ("b", second(rule="lws")), ("c", second(rule="tau-norm"))):
+        train(recipe(tmp_path / name, method, needs))
+    shared = [folder for folder in trainings if "needs" in folder]
+    assert len(shared) == 1
+    assert len(trainings) == 4
+    train(recipe(tmp_path / "d", second(), needs, seed=1))
+    train(recipe(tmp_path / "e", second(), needs, data={"imbalance": 2}))
+    assert len({folder for folder in trainings if "needs" in folder}) == 3
+
+
+def test_a_needed_run_has_this_runs_samples_and_its_own_views(tmp_path: Path, first_file: str) -> None:
+    run = open_run(train(recipe(tmp_path / "run", second(), {"first": first_file})))
+    (kept,) = [path for path in (tmp_path / "needs").iterdir() if path.is_dir()]
+    first = load_recipe(kept / "recipe.toml")
+    assert (first.data.set, first.data.n_max, first.data.augment) == ("shapes", 8, ["flip"])
+    assert first.run.steps == 3
+    scale = pytest.approx([1 / (255 * 0.2)] * 3)
+    assert run.method.data.eval_view.scale.flatten().tolist() == scale
+    assert run.method.data.train_view.scale.flatten().tolist() == scale
+    assert len(run.method.data.train_view.steps) == 1  # crop and flip: this run's own augmentation
+
+
+def test_what_a_need_sets_wins(tmp_path: Path, first_file: str) -> None:
+    need = {"recipe": first_file, "set": {"data.augment": [], "run.seed": 7, "run": {"steps": 1}}}
+    train(recipe(tmp_path / "run", second(), {"first": need}))
+    first = load_recipe(tmp_path / "run" / "needs" / "first" / "recipe.toml")
+    assert (first.data.augment, first.run.seed, first.run.steps) == ([], 7, 1)
+
+
+def test_a_finished_run_opens_without_its_needs(tmp_path: Path, first_file: str) -> None:
+    folder = train(recipe(tmp_path / "run", second(rule="lws"), {"first": first_file}))
+    opened = open_run(folder)
+    images = opened.data().streams["test"].fetch(torch.arange(4))
+    expected = opened.method.predict(images)
+    shutil.rmtree(tmp_path / "needs")
+    Path(first_file).unlink()
+    assert torch.equal(open_run(folder).method.predict(images), expected)
+    state = checkpoint.load(folder / "needs" / "first" / "last.pt")["method"]
+    assert state["optimizer"] is None  # a model, not a training
+
+
+def test_a_paused_run_goes_on_with_the_needs_it_began_with(
+    tmp_path: Path, first_file: str, trainings: list[str]
+) -> None:
+    train(recipe(tmp_path / "run", second(), {"first": first_file}, stop_after=1))
+    shutil.rmtree(tmp_path / "needs")
+    train(recipe(tmp_path / "run", second(), {"first": first_file}, resume=True))
+    assert len([folder for folder in trainings if "needs" in folder]) == 1
+    assert open_run(tmp_path / "run").step == 2
+
+
+def test_a_run_of_other_counts_is_no_first_stage(tmp_path: Path) -> None:
+    first = train(recipe(tmp_path / "first", classifier(), data={"imbalance": 2}))
+    with pytest.raises(UserError, match="other class counts"):
+        train(recipe(tmp_path / "run", second(), {"first": str(first)}))
+    assert second_stage.SecondStage.task.name == "classify"
+
+
+# one training in a folder
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with (
+        locks.held(tmp_path / "run" / ".lock", wait=False),
+        pytest.raises(UserError, match=r"is in use by process \d+: wait for it, or choose another run\.folder"),
+    ):
+        train(recipe(tmp_path / "run", classifier()))
+    train(recipe(tmp_path / "run", classifier()))
+
+
+def test_a_lock_is_waited_for_and_ends_with_its_holder(tmp_path: Path) -> None:
+    lock = tmp_path / ".x.lock"
+    code = (
+        "from evenhand import locks; from pathlib import Path; import os\n"
+        f"with locks.held(Path({str(lock)!r}), wait=False): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    order: list[str] = []
+
+    def later() -> None:
+        with locks.held(lock, wait=True):
+            order.append("second")
+
+    with locks.held(lock, wait=False):
+        thread = threading.Thread(target=later)
+        thread.start()
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+# formats and versions
+
+
+def test_a_run_of_an_older_format_says_what_to_do(tmp_path: Path) -> None:
+    folder = train(recipe(tmp_path / "run", classifier()))
+    (folder / "model.json").unlink()
+    with pytest.raises(UserError, match=r"written by an older evenhand \(format 1\): train it again"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("file", ["model.json", "last.pt"])
+def test_a_run_of_a_newer_format_says_what_to_do(tmp_path: Path, file: str) -> None:
+    folder = train(recipe(tmp_path / "run", classifier()))
+    if file == "last.pt":
+        content = torch.load(folder / file, weights_only=True)
+        torch.save({**content, "format": 99}, folder / file)
+    else:
+        (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), "format": 99}))
+    with pytest.raises(UserError, match=r"is of format 99, newer than this evenhand reads .*upgrade"):
+        open_run(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2, "facts": 3}', '{"format": "x"}'])
+def test_a_damaged_description_is_one_line(tmp_path: Path, text: str) -> None:
+    folder = train(recipe(tmp_path / "run", classifier()))
+    (folder / "model.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        open_run(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_another_default_of_ours_locks_no_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused run goes on by its own recipe.toml although a default has changed and an option was added since."""
+    from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
+
+    folder = train(recipe(tmp_path / "run", classifier(), steps=4, stop_after=2))
+
+    class Newer(ClassifierSettings):
+        beta: float = 0.5
+        invented: int = 3
+
+    monkeypatch.setattr(LongTailClassifier, "table", Newer)
+    again = load_recipe(folder, ["run.resume=true"])
+    assert (again.method.beta, again.method.invented) == (0.9999, 3)
+    train(again)
+    assert open_run(folder).step == 4
+    with pytest.raises(UserError, match=r"belongs to another recipe, which differs in method\.beta"):
+        train(recipe(tmp_path / "run", classifier(), steps=4, resume=True))
+
+
+@pytest.mark.parametrize("change", ["labels", "pixels", "fewer"])
+def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: str) -> None:
+    photos = tree(tmp_path / "photos", *NAMES)
+    settings = {"set": str(photos), "n_max": None, "imbalance": 1, "test_per_class": None}
+    train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, stop_after=2))
+    one, other = photos / "train/ant/0.png", photos / "train/bee/0.png"
+    if change == "labels":
+        (tmp_path / "x.png").write_bytes(one.read_bytes())
+        one.write_bytes(other.read_bytes())
+        other.write_bytes((tmp_path / "x.png").read_bytes())
+    elif change == "pixels":
+        one.write_bytes((photos / "test/cat/5.png").read_bytes())
+    else:
+        one.unlink()
+    with pytest.raises(UserError, match=r"the data have changed since .*'labelled' had 18 samples"):
+        train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, resume=True))
+
+
+def test_a_class_added_during_a_pause_is_one_line(tmp_path: Path) -> None:
+    photos = tree(tmp_path / "photos", *NAMES)
+    settings = {"set": str(photos), "n_max": None, "imbalance": 1, "test_per_class": None}
+    train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, stop_after=2))
+    tree(photos, "train/dog/1.png", "test/dog/1.png")
+    with pytest.raises(UserError, match="the data have changed since the run began"):
+        train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, resume=True))
