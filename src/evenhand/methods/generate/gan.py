@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,9 +25,9 @@ from evenhand.data.stream import Streams
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
 from evenhand.measure.judging import Judge
-from evenhand.methods.generate.class_balancing import Balance, check_balance
+from evenhand.methods.generate.class_balancing import Balance
 from evenhand.methods.generate.gsr import Spectral, spectral_norms
-from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GANTable, GSRSettings
+from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GANTable, GSRSettings, check_gan
 from evenhand.methods.generate.term import Term
 from evenhand.methods.protocol import Drawer, Progress
 from evenhand.nets.gan import Verdict
@@ -43,6 +43,7 @@ class GAN(Drawer):
     """Two players, and the terms of the generator's loss by name."""
 
     table: Any = GANSettings
+    check = staticmethod(check_gan)
 
     def __init__(
         self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None,
@@ -64,30 +65,9 @@ class GAN(Drawer):
         if settings.gsr and settings.gsr.strength:
             self.terms["gsr"] = Spectral(settings.gsr, data.counts, self.generator.net, device)
         self.conditional = settings.condition != "none"
-        told = settings.condition in ("projection", "acgan")
-        self.labelled = told or any(term.labelled for term in self.terms.values())
+        self.labelled = settings.condition in ("projection", "acgan") or any(t.labelled for t in self.terms.values())
         self.step = 0
         self.noise, self.shake = dice(seed), dice(seed)
-
-    @staticmethod
-    def check(settings: GANTable, data: Data, given: Collection[str]) -> None:
-        """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
-        size = data.facts.size
-        if len(size) != 2:
-            raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
-        if size[0] != size[1]:
-            raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")
-        if settings.measure.features != "inception" and "annotator" not in given:
-            raise UserError(
-                "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
-                "or method.measure.features = 'inception'"
-            )
-        if settings.balance:
-            check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
-        elif "classifier" in given:
-            raise UserError("needs.classifier is for the balance term: add [method.balance], or leave it out")
-        with torch.device("meta"):
-            settings.net.build(size[0], data.inputs, len(data.classes), settings.condition)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         s, count, view = self.settings, len(streams["labelled"]), self.data.train_view
@@ -228,8 +208,6 @@ class GAN(Drawer):
             net(*self._draw(self.settings.batch // parallel.world(), chance))
         parallel.average_statistics(net)
         return net.eval()
-
-    # what is told of it
 
     def traces(self) -> dict[str, float]:
         found, by_class = {}, self._by_class()

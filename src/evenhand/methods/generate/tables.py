@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from evenhand.data.prepared import Data
 from evenhand.errors import UserError
 from evenhand.measure.judging import Measure
-from evenhand.methods.generate.class_balancing import BalanceSettings
+from evenhand.methods.generate.class_balancing import BalanceSettings, check_balance
 from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.nets.biggan import BigGenerator, big_discriminator
 from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator
@@ -120,3 +122,23 @@ class GSRSettings(GANTable):
     net: Nets = Nets(name="sngan")
     condition: Condition = Field("projection", description="who knows the class: the generator alone, or both")
     gsr: SpectralSettings = SpectralSettings()
+
+
+def check_gan(settings: GANTable, data: Data, given: Collection[str]) -> None:
+    """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
+    size = data.facts.size
+    if len(size) != 2:
+        raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
+    if size[0] != size[1]:
+        raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")
+    if settings.measure.features != "inception" and "annotator" not in given:
+        raise UserError(
+            "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
+            "or method.measure.features = 'inception'"
+        )
+    if settings.balance:
+        check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
+    elif "classifier" in given:
+        raise UserError("needs.classifier is for the balance term: add [method.balance], or leave it out")
+    with torch.device("meta"):
+        settings.net.build(size[0], data.inputs, len(data.classes), settings.condition)
