@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.run.curvature import of_all_classes
+from evenhand.run.opening import open_run
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all
-from evenhand.run.opening import open_run
 
 BASE = {
     "source-only": "",
@@ -53,7 +53,8 @@ def numbers(folder: Path) -> dict[str, float]:
     table: dict[str, Any] = json.loads((folder / "measure.json").read_text())
     kept = folder / "curvature.json"
     if not kept.exists():
-        kept.write_text(json.dumps(of_all_classes(open_run(folder), steps=32, max_samples=256).spectrum.maximum))
+        run = open_run(folder)
+        kept.write_text(json.dumps(of_all_classes(run, run.data(), steps=32, max_samples=256).spectrum.maximum))
     chosen = {rule.partition(":")[2]: table["also"][rule]["accuracy"] for rule in ALSO}
     return {
         "last": 100 * table["accuracy"],

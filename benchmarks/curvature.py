@@ -31,8 +31,9 @@ def main() -> None:
     for variant in variants:
         for path in sorted(folder.glob(f"{variant}-[0-9]*")):
             run = open_run(path)
-            counts = dict(zip(run.data.classes, run.data.counts, strict=True))
-            found.setdefault(variant, []).append(of_run(run, steps=STEPS, max_samples=256))
+            data = run.data()
+            counts = dict(zip(data.classes, data.counts, strict=True))
+            found.setdefault(variant, []).append(of_run(run, data, steps=STEPS, max_samples=256))
     seeds = {variant: len(spectra) for variant, spectra in found.items()}
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {STEPS} Lanczos steps, 1 probe, seeds {seeds}")
     print(f"\n    python {' '.join(sys.argv)}\n")

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from evenhand.report.plots import plot_line_with_band
+from evenhand.run.measuring import measure
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all
-from evenhand.run.measuring import measure
 
 SHARES = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 

@@ -6,6 +6,7 @@ Writes photos/train/<class>/*.png, long-tailed, and photos/test/<class>/*.png, b
 import sys
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from evenhand.data import longtail_counts, longtail_subset
@@ -16,8 +17,9 @@ streams = shapes.load(per_class=60)
 kept = {"train": longtail_counts(60, 10, imbalance=10), "test": [20] * 10}
 for split, counts in kept.items():
     stream = streams[split]
+    images = stream.fetch(torch.arange(len(stream)))
     for i in longtail_subset(stream.labels, counts, seed=0).tolist():
         folder = root / split / stream.classes[stream.labels[i]]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(stream.samples.samples[i].permute(1, 2, 0).numpy()).save(folder / f"{i:03d}.png")
+        Image.fromarray(images[i].permute(1, 2, 0).numpy()).save(folder / f"{i:03d}.png")
     print(f"{root / split}: {dict(zip(stream.classes, counts, strict=True))}")

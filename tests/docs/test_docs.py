@@ -2,7 +2,8 @@
 
 Fenced blocks by language, all blocks of a page in order, in one namespace and one temporary folder:
 
-- python: executed; an HTML comment ``given: ...`` before a block is executed too (what the reader has).
+- python: executed; an HTML comment ``given: ...`` before a block is executed too (what the reader has). With a first
+  line ``# name.py`` it is saved under that name for the commands that follow.
 - pycon: a doctest, so every value shown is real.
 - toml: valid TOML; with a first line ``# name.toml`` it is saved under that name for the commands that follow.
 - bash, console: ``evenhand`` and ``python examples/...`` lines are run; in console blocks, lines without ``$`` are
@@ -90,6 +91,8 @@ def check_page(page: Path) -> None:
         if block.language == "python":
             exec(compile(block.given, where, "exec"), namespace)
             exec(compile("\n" * block.line + block.text, where, "exec"), namespace)
+            if name := re.match(r"# (\S+\.py)\n", block.text):
+                Path(name[1]).write_text(block.text)
         elif block.language == "pycon":
             check_session(block, namespace, where)
         elif block.language == "toml":

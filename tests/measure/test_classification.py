@@ -94,7 +94,20 @@ def test_trap_09_a_class_missing_from_the_test_split_gives_no_nan(pairs: list[tu
     table = judged(pairs).table(GROUPS)
     assert all(math.isfinite(n) for n in numbers(table))
     present = {truth for truth, _ in pairs}
-    assert all(table["recall"][k] == 0 for k in range(3) if k not in present)
+    assert [k for k in range(3) if table["recall"][k] is None] == table["absent"] == sorted({0, 1, 2} - present)
+
+
+def test_a_perfect_classifier_is_perfect_whatever_classes_the_split_has() -> None:
+    """An absent class is named, and has no say in mean, worst, tail, G- and H-mean."""
+    table = judged([(0, 0), (0, 0), (1, 1)]).table({"head": [0], "mid": [1], "tail": [2], "rest": [1, 2]})
+    assert [table[name] for name in ("mean_recall", "min_recall", "g_mean", "h_mean")] == [1.0] * 4
+    assert table["group_recall"] == {"head": 1.0, "mid": 1.0, "tail": None, "rest": 1.0}
+    assert table["absent"] == [2]
+    half = judged([(0, 0), (0, 2), (1, 1)]).scalars()
+    assert half["mean_recall"] == pytest.approx(0.75)
+    assert half["min_recall"] == pytest.approx(0.5)
+    assert half["g_mean"] == pytest.approx(0.5**0.5)
+    assert half["h_mean"] == pytest.approx(2 / 3)
 
 
 @settings(max_examples=40, deadline=None)

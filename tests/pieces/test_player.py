@@ -225,3 +225,26 @@ def test_state_round_trip_continues_bit_for_bit(net: nn.Module, precision: Any, 
     assert second.average is not None
     assert_same(player.average, second.average)
     assert player.scaler.state_dict() == second.scaler.state_dict()
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_average_warms_up_so_that_a_short_run_is_not_judged_by_its_first_weights(warm: bool) -> None:
+    """At step t the decay is at most (1 + t) / (10 + t); the papers' form takes the constant from the start."""
+
+    def make() -> tuple[nn.Linear, Player]:
+        net = nn.utils.skip_init(nn.Linear, 2, 1, bias=False)
+        nn.init.zeros_(net.weight)
+        return net, Player(net, torch.optim.SGD(net.parameters(), lr=0.1), ema=0.999, ema_warm=warm)
+
+    net, player = make()
+    expected = 0.0
+    for t in range(1, 6):
+        net.weight.grad = torch.full((1, 2), -10.0)  # one up at each step
+        player.step()
+        decay = min(0.999, (1 + t) / (10 + t)) if warm else 0.999
+        expected = decay * expected + (1 - decay) * t
+        assert player.average.weight.detach().flatten().tolist() == pytest.approx([expected] * 2)  # type: ignore[union-attr]
+    assert (expected > 3) == warm
+    again = make()[1]
+    again.load_state(player.state())
+    assert again.averaged == 5

@@ -173,3 +173,13 @@ def test_lists_that_do_not_fit_are_refused() -> None:
         Optim(min_lr=0.2)
     with pytest.raises(ValueError, match="rho_values needs 2 entries"):
         Optim(rho_milestones=[5], rho_values=[0.1])
+
+
+@pytest.mark.parametrize("epochs", [0.3, 0.5, 3.3, 200.0])
+def test_shares_hold_in_runs_of_any_length(epochs: float) -> None:
+    """A share is compared with the fraction of steps: a run of half an epoch does not begin at its end."""
+    per_epoch = 10
+    total = round(epochs * per_epoch)
+    found = [Optim(milestones=[0.8, 0.9]).factor(Progress(step, per_epoch, total)) for step in range(total)]
+    wanted = [1.0 if step < 0.8 * total else 1e-2 if step < 0.9 * total else 1e-4 for step in range(total)]
+    assert found == wanted

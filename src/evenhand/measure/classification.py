@@ -45,14 +45,15 @@ class Evaluation:
         return binned(self.confidence, self.predicted == self.target)
 
     def scalars(self) -> dict[str, float]:
-        """One number per name: what ``run.select`` can choose by."""
+        """One number per name: what ``run.select`` can choose by. Classes without a sample have no say in recalls."""
         C, bins = self.confusion, self.reliability
+        recall = metric.recalls(C)[C.sum(1) > 0]
         return {
             "accuracy": float(C.trace()),
-            "mean_recall": float(metric.mean_recall(C)),
-            "min_recall": float(metric.min_recall(C)),
-            "g_mean": float(metric.g_mean(C)),
-            "h_mean": float(metric.h_mean(C)),
+            "mean_recall": float(recall.mean()),
+            "min_recall": float(recall.min()),
+            "g_mean": float(recall.log().mean().exp()),  # 0 if one of them is
+            "h_mean": float(1 / (1 / recall).mean()),
             "min_coverage": float(metric.coverages(C).min()),
             "ece": float((bins.count * (bins.accuracy - bins.confidence).abs()).sum() / bins.count.sum()),
             "loss": float(self.surprise.double().mean()),
@@ -61,14 +62,17 @@ class Evaluation:
     def table(self, groups: dict[str, list[int]]) -> dict[str, Any]:
         """Everything the report shows, as plain values."""
         C, bins = self.confusion, self.reliability
+        absent = metric.absent_classes(C)
+        recall = [None if k in absent else r for k, r in enumerate(metric.recalls(C).tolist())]
         return {
             **self.scalars(),
+            "absent": absent,
             "confusion": C.tolist(),
-            "recall": metric.recalls(C).tolist(),
+            "recall": recall,
             "precision": metric.precisions(C).tolist(),
             "coverage": metric.coverages(C).tolist(),
             "groups": groups,
-            "group_recall": dict(zip(groups, metric.group_mean_recall(C, list(groups.values())).tolist(), strict=True)),
+            "group_recall": {name: _mean([recall[k] for k in members]) for name, members in groups.items()},
             "reliability": {
                 "confidence": bins.confidence.tolist(),
                 "accuracy": bins.accuracy.tolist(),
@@ -76,6 +80,11 @@ class Evaluation:
             },
             "samples": len(self.target),
         }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Evaluation:

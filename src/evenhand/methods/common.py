@@ -103,6 +103,7 @@ class Optim(Settings):
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     clip_apart: bool = Field(False, description="each part of the network by its own norm, not all by one")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
+    ema_warm: bool = Field(True, description="at most (1 + t) / (10 + t) at step t; false: the papers' form")
     accumulate: int = Field(1, gt=0, description="parts a batch is computed in, to save memory")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
     channels_last: bool = Field(True, description="memory layout; faster convolutions nearly everywhere")
@@ -123,7 +124,7 @@ class Optim(Settings):
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return Player(
             net, self._optimizer(net, seed, groups), clip=self.clip, clip_apart=self.clip_apart, ema=self.ema,
-            precision=self.precision, freeze_bn=self.freeze_bn,
+            ema_warm=self.ema_warm, precision=self.precision, freeze_bn=self.freeze_bn,
         )  # fmt: skip
 
     def _optimizer(
@@ -163,14 +164,14 @@ class Optim(Settings):
     def factor(self, at: Progress) -> float:
         """Learning rate over its base value."""
         by_step, start = self.schedule_by == "step", self.warmup_lr / self.lr
-        epoch = at.step / at.steps_per_epoch if by_step else at.epoch
+        epoch = at.time if by_step else at.epoch
         if epoch < self.warmup:
             if by_step:
                 return schedules.smooth_warmup(epoch, self.warmup, start)
             return schedules.warmup(at.epoch, self.warmup, start)
         match self.schedule:
             case "steps":
-                return schedules.steps(at.epoch, at.epochs, self.milestones, self.factors)
+                return schedules.steps(at.time, at.epochs, self.milestones, self.factors)
             case "cosine":  # counts from the start of the run: warm-up covers its first part
                 return schedules.cosine(epoch, at.epochs, self.min_lr / self.lr)
             case "fixmatch":
@@ -185,7 +186,7 @@ class Optim(Settings):
     def radius(self, at: Progress) -> float:
         """SAM's radius: constant, stepped or linear."""
         if self.rho_values:
-            return schedules.steps(at.epoch, at.epochs, self.rho_milestones, self.rho_values)
+            return schedules.steps(at.time, at.epochs, self.rho_milestones, self.rho_values)
         if self.rho_last is not None:
             return schedules.linear(at.fraction, self.rho, self.rho_last)
         return self.rho

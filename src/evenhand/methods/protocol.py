@@ -38,6 +38,11 @@ class Progress:
         return self.step // self.steps_per_epoch
 
     @property
+    def time(self) -> float:
+        """Epochs with their fraction."""
+        return self.step / self.steps_per_epoch
+
+    @property
     def epochs(self) -> float:
         return self.total_steps / self.steps_per_epoch
 

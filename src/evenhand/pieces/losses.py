@@ -31,7 +31,7 @@ def class_balanced_weights(counts: PerClass, beta: float = 0.9999) -> Tensor:
     return (1 / effective) / (1 / effective).mean()
 
 
-def deferred_weights(counts: PerClass, epoch: int, start: int, beta: float = 0.9999) -> Tensor:
+def deferred_weights(counts: PerClass, epoch: float, start: float, beta: float = 0.9999) -> Tensor:
     """Deferred re-weighting (DRW): ones before the 0-based epoch ``start``, class-balanced from it on."""
     return class_balanced_weights(counts, beta if epoch >= start else 0.0)
 

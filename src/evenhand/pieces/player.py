@@ -38,13 +38,15 @@ class Player:
         clip: float | None = None,
         clip_apart: bool = False,
         ema: float | None = None,
+        ema_warm: bool = False,
         precision: Precision = "float32",
         freeze_bn: bool = True,
     ) -> None:
         self.net = parallel.join_batchnorm(net) if parallel.world() > 1 else net
         self.optimizer = optimizer
         self.clip, self.clip_apart = clip, clip_apart
-        self.ema = ema
+        self.ema, self.ema_warm = ema, ema_warm
+        self.averaged = 0  # steps in the average
         self.precision = precision
         self.freeze_bn = freeze_bn
         self.device = next(net.parameters()).device
@@ -98,7 +100,9 @@ class Player:
     def _follow(self) -> None:
         if self.average is None or self.ema is None:
             return
-        torch._foreach_lerp_(list(self.average.parameters()), list(self.net.parameters()), 1.0 - self.ema)
+        self.averaged += 1
+        decay = min(self.ema, (1 + self.averaged) / (10 + self.averaged)) if self.ema_warm else self.ema
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.net.parameters()), 1.0 - decay)
         for mine, theirs in zip(self.average.buffers(), self.net.buffers(), strict=True):
             mine.copy_(theirs)
 
@@ -112,6 +116,7 @@ class Player:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            "averaged": self.averaged,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -121,3 +126,4 @@ class Player:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+            self.averaged = state["averaged"]

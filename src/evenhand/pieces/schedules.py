@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 
-def milestone(when: float, epochs: float) -> int:
-    """The epoch a milestone stands for."""
-    return round(when * epochs) if when < 1 else math.ceil(when)
+def milestone(when: float, epochs: float) -> float:
+    """The epoch, or part of one, that a milestone stands for; a hair early, so that rounding never delays it."""
+    return (when * epochs if when < 1 else when) - 1e-9
 
 
 def warmup(epoch: int, length: int, start: float = 0.0) -> float:
@@ -24,7 +24,7 @@ def smooth_warmup(epoch: float, length: float, start: float = 0.0) -> float:
     return linear(min(1.0, epoch / length), start, 1.0) if length else 1.0
 
 
-def steps(epoch: int, epochs: float, milestones: Sequence[float], values: Sequence[float]) -> float:
+def steps(epoch: float, epochs: float, milestones: Sequence[float], values: Sequence[float]) -> float:
     """The value of the last milestone passed; ``values`` has one more entry than ``milestones``."""
     if len(values) != len(milestones) + 1:
         raise ValueError(f"{len(milestones)} milestones need {len(milestones) + 1} values, got {list(values)}")

@@ -15,7 +15,7 @@ from evenhand.run.recipe import Need, Recipe, load_recipe, smoke_recipe
 
 VIEWS = ("augment", "strong", "normalise")  # how a needed run sees samples: its own affair
 HERE = ("device", "threads", "workers", "batchnorm", "tensorboard", "progress")  # of the machine, not of the run
-WHOLE = {"imbalance": 1.0, "n_max": None}  # an annotator judges, so it learns from all there is of every class
+WHOLE = {"imbalance": 1.0, "n_max": None}
 
 
 def obtain_needs(recipe: Recipe, device: torch.device, *, smoke: bool = False) -> dict[str, Method]:
@@ -50,10 +50,14 @@ def _trained(name: str, need: Need, recipe: Recipe, device: torch.device, *, smo
 
 
 def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False) -> Recipe:
-    """The needed recipe on this recipe's samples, in the folder that its contents name."""
+    """The needed recipe on this recipe's samples and with its seed, in the folder that its contents name.
+
+    An annotator judges: it learns from all there is of every class, and is the same for all seeds.
+    """
     other = (smoke_recipe if smoke else load_recipe)(need.recipe)
-    data: Any = {key: getattr(other.data, key) for key in VIEWS} | (WHOLE if name == "annotator" else {})
-    here = {key: getattr(recipe.run, key) for key in HERE} | {"seed": recipe.run.seed, "resume": True}
+    judges = name == "annotator"
+    data: Any = {key: getattr(other.data, key) for key in VIEWS} | (WHOLE if judges else {})
+    here = {key: getattr(recipe.run, key) for key in HERE} | {"resume": True, "seed": 0 if judges else recipe.run.seed}
     other = other.model_copy(
         update={"data": recipe.data.model_copy(update=data), "run": other.run.model_copy(update=here)}
     ).changed(need.set)

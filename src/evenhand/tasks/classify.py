@@ -14,7 +14,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream, Streams
 from evenhand.measure import shift
 from evenhand.measure.classification import evaluate
-from evenhand.measure.confusion import coverages, recalls
+from evenhand.measure.confusion import absent_classes, coverages, recalls
 from evenhand.tasks import Scores, Task
 from evenhand.tasks.metric import Metric, score
 
@@ -52,7 +52,7 @@ class Classify(Task):
         found = evaluate(method.predict, stream, batch=batch)
         C = found.confusion
         by_class = {"recall": recalls(C), "coverage": coverages(C)}
-        return found.scalars() | _traces(method.data, by_class) | method.traces()
+        return found.scalars() | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
@@ -108,9 +108,9 @@ class Classify(Task):
 CLASSIFY = Classify()
 
 
-def _traces(data: Data, values: dict[str, Tensor]) -> Scores:
-    """Values (K,) of the largest and the rarest classes, as the log takes them: ``recall:shirt``."""
-    ranked = sorted(range(len(data.classes)), key=lambda k: -data.counts[k])
+def _traces(data: Data, values: dict[str, Tensor], absent: list[int]) -> Scores:
+    """Values (K,) of the largest and the rarest classes there are, as the log takes them: ``recall:shirt``."""
+    ranked = sorted(set(range(len(data.classes))) - set(absent), key=lambda k: (-data.counts[k], k))
     few = ranked if len(ranked) <= TRACED else [*ranked[: TRACED // 2], *ranked[-TRACED // 2 :]]
     return {f"{key}:{data.classes[k]}": float(part[k]) for key, part in values.items() for k in sorted(few)}
 

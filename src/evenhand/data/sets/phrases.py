@@ -37,7 +37,9 @@ def _make(split: str) -> Stream:
             order = torch.randperm(len(words), generator=chance).tolist()
             texts.append(" ".join(words[i] for i in order).capitalize() + ".")
     labels = torch.arange(len(SUBJECTS)).repeat_interleave(EACH)
-    return Stream(Texts(texts), labels, tuple(SUBJECTS), f"phrases {split}")
+    return Stream(
+        Texts(texts, names=[f"{split}/{i}" for i in range(len(texts))]), labels, tuple(SUBJECTS), f"phrases {split}"
+    )
 
 
 def _draw(listed: str, count: int, chance: torch.Generator) -> list[str]:

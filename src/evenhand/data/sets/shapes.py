@@ -36,7 +36,7 @@ def _draw(name: str, split: str, per_class: int, size: int) -> Stream:
     images = (mask * ink + (1 - mask) * (0.5 * paper) + noise).clamp(0, 1)
     if name == "shapes-negative":
         images = 1 - images
-    return Stream(Memory((images * 255).byte()), labels, CLASSES, split)
+    return Stream(Memory((images * 255).byte(), [f"{split}/{i}" for i in range(count)]), labels, CLASSES, split)
 
 
 def _mask(u: Tensor, v: Tensor, labels: Tensor) -> Tensor:

@@ -93,9 +93,9 @@ class LongTailClassifier(Recogniser):
         s.optim.apply(self.player, at)
         if s.weighting != "none":
             start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)
-            self.weights = losses.deferred_weights(self.counts, at.epoch, start, s.beta)
+            self.weights = losses.deferred_weights(self.counts, at.time, start, s.beta)
         self.chance = dice(self.seed, "mixup", at.step, parallel.rank())
-        self.influence = s.loss == "ib" and at.epoch >= milestone(s.ib_start, at.epochs)
+        self.influence = s.loss == "ib" and at.time >= milestone(s.ib_start, at.epochs)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         x, target = batch["labelled"].x, batch["labelled"].y

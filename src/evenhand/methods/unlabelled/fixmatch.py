@@ -8,6 +8,7 @@ labelled loss by the priors; distribution alignment and DARP push pseudo-labels 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -98,7 +99,7 @@ class FixMatch(SelfTraining):
 
     def refresh(self, at: Progress, streams: Streams) -> None:
         s = self.settings
-        start = milestone(s.refine_start, at.epochs) * at.steps_per_epoch
+        start = math.ceil(milestone(s.refine_start, at.epochs) * at.steps_per_epoch)
         self.refines = s.refine != "none" and at.step >= start
         if self.refines and at.step == start and s.refine == "estimated":
             confusion = evaluate(self.predict, streams["val"]).confusion
