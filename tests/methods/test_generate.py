@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from evenhand.methods.generate.judging import Judge, Measure, spread
-from evenhand.run.runs import measure, train
 from PIL import Image
 from torch import Tensor
 
@@ -21,16 +19,19 @@ from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
-from evenhand.methods.generate.class_balancing import ClassBalancing, ClassBalancingSettings
-from evenhand.methods.generate.gan import GAN, GANSettings
-from evenhand.methods.generate.gsr import GroupSpectral, GSRSettings
-from evenhand.methods.protocol import Method, Progress
+from evenhand.measure.judging import Judge, Measure, spread
+from evenhand.methods.generate.gan import GAN, ClassBalancing, GroupSpectral
+from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GSRSettings
+from evenhand.methods.protocol import Drawer, Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
-from evenhand.pieces.balance import balance_loss
-from evenhand.pieces.gan_losses import discriminator_loss
+from evenhand.pieces.balance import balance_loss, mean_prediction
+from evenhand.pieces.gan_losses import discriminator_loss, r1_penalty
 from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss
+from evenhand.run.opening import read_data
 from evenhand.run.recipe import validate
-from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
+from evenhand.run.training import train
+from evenhand.tasks.generate import GENERATE
+from helpers import batches, seeded
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class", "ignore:one training image")
 
@@ -60,26 +61,15 @@ def annotator(data: Data) -> LongTailClassifier:
 @pytest.fixture
 def make(data: Data, annotator: LongTailClassifier) -> Any:
     def make(name: str = "gan", net: dict[str, Any] | None = None, **more: Any) -> Any:
-        kinds: dict[str, Any] = {
-            "gan": (GAN, GANSettings),
-            "cb": (ClassBalancing, ClassBalancingSettings),
-            "gsr": (GroupSpectral, GSRSettings),
-        }
-        cls, settings = kinds[name]
-        needs = {"classifier": annotator} if name == "cb" else {}
+        cls: Any = {"gan": GAN, "cb": ClassBalancing, "gsr": GroupSpectral}[name]
+        needs = {"classifier": annotator} if name == "cb" or "balance" in more else {}
         net = {"width": 2, **({"name": "sngan"} if name == "gsr" else {}), **(net or {})}
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            table = settings(**{**SMALL, "net": net, **more})
+            table = cls.table(**{**SMALL, "net": net, **more})
             return cls(table, data, seed=0, device=CPU, annotator=annotator, **needs)
 
     return make
-
-
-def batches(method: Any, data: Data, count: int) -> list[dict[str, Batch]]:
-    feeds = method.feeds(data.streams)
-    loader = Loader(data.streams["labelled"], feeds["labelled"], seed=0, device=CPU)
-    return [{"labelled": batch} for batch in loader.iterate(0, count)]
 
 
 def advance(method: Any, steps: list[dict[str, Batch]], start: int = 0) -> list[dict[str, float]]:
@@ -104,11 +94,13 @@ CASES: dict[str, dict[str, Any]] = {
     "gan-acgan": {"condition": "acgan", "loss": "non-saturating"},
     "gan-help": {"condition": "projection", "d_steps": 2, "diffaugment": ["colour", "translation", "cutout"],
                  "lecam": 0.3, "r1": 0.1, "r1_every": 2, "loss": "least-squares"},
-    "cb": {"cycle": 2},
-    "cb-drawn": {"condition": "generator", "labels": "inverse", "cycle": 1, "forget": 0.005, "weight": 0.005,
-                 "net": {"name": "sngan", "spectral_generator": True}},
+    "cb": {"balance": {"cycle": 2}},
+    "cb-drawn": {"condition": "generator", "net": {"name": "sngan", "spectral_generator": True},
+                 "balance": {"labels": "inverse", "cycle": 1, "forget": 0.005, "weight": 0.005}},
     "gsr": {},
     "gsr-biggan": {"net": {"name": "biggan", "width": 4}, "ema": 0.0},
+    "gsr-balance": {"balance": {"cycle": 2}},
+    "gan-both": {"condition": "generator", "gsr": {"rule": "gsrip"}, "balance": {"rule": "classify"}},
 }  # fmt: skip
 
 
@@ -116,7 +108,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_resumes_bit_for_bit(case: str, make: Any, data: Data) -> None:
     """Both optimisers, averages, spectral vectors, LeCam and frequencies: all of it is in ``state``."""
     whole, paused, resumed = (make(case.split("-")[0], **CASES[case]) for _ in range(3))
-    assert isinstance(whole, Method)
+    assert isinstance(whole, Drawer)
     steps = batches(whole, data, 3)
     said = advance(whole, steps)
     assert all(math.isfinite(value) for row in said for value in row.values())
@@ -151,13 +143,13 @@ def test_each_player_moves_in_its_own_half_only(make: Any, data: Data) -> None:
     batch = batches(gan, data, 1)[0]["labelled"]
     g, d = gan.generator.net, gan.discriminator.net
     before_g, before_d = weights(g), weights(d)
-    said = gan.discriminate(batch.x, batch.y)
+    gan.improve(gan.discriminator, gan.telling_loss(batch.x, batch.y)[0])
     assert moved(d, before_d)
     assert not moved(g, before_g)
     assert all(p.grad is None for p in g.parameters())
     before_d = weights(d)
     fakes, asked = gan.generate(6)
-    gan.improve(gan.fooling_loss(fakes, asked, batch.x, batch.y), said)
+    gan.improve(gan.generator, gan.fooling_loss(fakes, asked, batch.x, batch.y))
     assert moved(g, before_g)
     assert not moved(d, before_d)
     assert all(p.grad is None for p in d.parameters())
@@ -189,7 +181,9 @@ def test_discriminator_loss_is_of_a_joint_pass(make: Any, data: Data) -> None:
         tell = twin.discriminator.net
         score = tell(torch.cat([batch.x, fakes])).score
         expected = discriminator_loss(score[:6], score[6:], "hinge")
-    torch.testing.assert_close(gan.discriminate(batch.x, batch.y)["discriminator"], expected)
+    loss, said = gan.telling_loss(batch.x, batch.y)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(said["real"] - said["fake"], score[:6].mean() - score[6:].mean())
 
 
 def test_reals_come_in_the_range_of_tanh(make: Any, data: Data) -> None:
@@ -228,6 +222,38 @@ def test_r1_is_taken_every_so_often(make: Any, data: Data) -> None:
     assert advance(gans[0], steps, start=1) == advance(gans[1], steps, start=1)
 
 
+class GeneratorFirst(GAN):
+    """StyleGAN2's order: the generator, then the discriminator, then R1 in a step of its own."""
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        real, labels = next(self.parts(batch["labelled"]))
+        fakes, asked = self.generate(len(real))
+        said = {"generator": self.improve(self.generator, self.fooling_loss(fakes, asked, real, labels))}
+        loss, scores = self.telling_loss(real, labels)
+        said["discriminator"] = self.improve(self.discriminator, loss)
+        if self.step % self.settings.r1_every == 0:
+            said["r1"] = self.improve(self.discriminator, self.regularise(real, labels))
+        return said | scores
+
+
+def test_another_order_composes_the_same_parts(data: Data, annotator: LongTailClassifier) -> None:
+    table = GANSettings(**SMALL, net={"width": 2}, r1=0.1, r1_every=2)  # type: ignore[arg-type]
+    gan = GeneratorFirst(table, data, seed=0, device=CPU, annotator=annotator)
+    steps = batches(gan, data, 2)
+    stepped: list[Any] = []
+    for player in (gan.generator, gan.discriminator):
+        player.optimizer.register_step_post_hook(lambda optimiser, *_: stepped.append(optimiser))
+    said = advance(gan, steps)
+    g, d = gan.generator.optimizer, gan.discriminator.optimizer
+    assert stepped == [g, d, d, g, d]
+    assert "r1" in said[0]
+    assert "r1" not in said[1]
+    before, x = weights(gan.generator.net), steps[0]["labelled"].x
+    expected = 0.2 * r1_penalty(lambda x: gan.discriminator.net(x).score, x)
+    torch.testing.assert_close(gan.regularise(x, steps[0]["labelled"].y), expected)
+    assert not moved(gan.generator.net, before)
+
+
 # drawing
 
 
@@ -237,126 +263,118 @@ def test_sampling_is_deterministic_and_of_each_image_alone(make: Any, data: Data
     before = copy.deepcopy(gan.state())
     labels = torch.arange(9) % 3
 
-    def chance() -> torch.Generator:
-        return torch.Generator().manual_seed(5)
-
-    images = gan.sample(9, labels, generator=chance())
+    images = gan.sample(9, labels, chance=seeded(5))
     assert images.shape == (9, 3, 32, 32)
     assert images.dtype == torch.uint8
-    assert torch.equal(images, gan.sample(9, labels, generator=chance()))
-    in_parts = gan.sample(9, labels, generator=chance(), batch=2)
+    assert torch.equal(images, gan.sample(9, labels, chance=seeded(5)))
+    in_parts = gan.sample(9, labels, chance=seeded(5), batch=2)
     assert (images.int() - in_parts.int()).abs().max() <= 1
-    assert not torch.equal(images, gan.sample(9, (labels + 1) % 3, generator=chance()))
+    assert not torch.equal(images, gan.sample(9, (labels + 1) % 3, chance=seeded(5)))
     same(gan.state(), before)
 
 
-def test_unconditional_generator_refuses_labels_but_selects(make: Any, annotator: LongTailClassifier) -> None:
-    gan = make()
+def test_unconditional_generator_refuses_labels(make: Any) -> None:
     with pytest.raises(UserError, match="unconditional"):
-        gan.sample(2, torch.tensor([0, 1]), generator=torch.Generator())
-    images = gan.sample(64, generator=torch.Generator().manual_seed(0))
-    common = int(gan.judged_by.label(images).bincount(minlength=10).argmax())
-    found = draw(gan, common, 5)
-    assert (annotator.predict(found).argmax(1) == common).all()
-    with pytest.raises(UserError, match="draws no images"):
-        draw(annotator, 0, 3)
-
-
-def test_contact_sheet() -> None:
-    images = torch.stack([torch.full((1, 28, 28), value, dtype=torch.uint8) for value in (0, 100, 200)])
-    sheet = contact_sheet(images, 2)
-    assert sheet.size == (2 * 58 + 2, 2 * 58 + 2)
-    assert [sheet.getpixel(at) for at in ((0, 0), (10, 10), (70, 10), (10, 70), (70, 70))] == [255, 0, 100, 200, 255]
+        make().sample(2, torch.tensor([0, 1]), chance=seeded())
 
 
 # the class-balancing GAN
 
 
 def test_only_generator_steps_are_counted(make: Any, data: Data) -> None:
-    method = make("cb", cycle=3, d_steps=2)
+    method = make("cb", balance={"cycle": 3}, d_steps=2)
+    seen = method.terms["balance"].seen
     steps = batches(method, data, 4)
     advance(method, steps[:2])
-    assert method.seen.counts.sum() == 12  # two batches of 6; the discriminator's fakes do not count
-    method.judge(data.streams["val"], batch=32)
-    assert method.seen.counts.sum() == 12
-    assert torch.equal(method.seen.distribution, torch.full((10,), 0.1))
-    counted = method.seen.counts.clone()
+    assert seen.counts.sum() == 12  # two batches of 6; the discriminator's fakes do not count
+    GENERATE.score(method, data.streams["val"], batch=32)
+    assert seen.counts.sum() == 12
+    assert torch.equal(seen.distribution, torch.full((10,), 0.1))
+    counted = seen.counts.clone()
     advance(method, steps[2:3], start=2)
-    assert method.seen.counts.sum() == 0  # refreshed after the third step
-    assert method.seen.frequency.sum() == pytest.approx(0.5 * 10 + 18, rel=0.02)
-    assert (method.seen.frequency >= 0.5 + counted - 1e-6).all()
+    assert seen.counts.sum() == 0  # refreshed after the third step
+    assert seen.frequency.sum() == pytest.approx(0.5 * 10 + 18, rel=0.02)
+    assert (seen.frequency >= 0.5 + counted - 1e-6).all()
 
 
 @pytest.mark.parametrize(("form", "factor"), [("share", 0.1), ("mean-one", 1.0)])
-def test_term_is_the_papers(form: str, factor: float, make: Any, data: Data) -> None:
-    method = make("cb", form=form, trade_off=3.0)
+def test_terms_are_the_papers_and_stack(form: Any, factor: float, make: Any, data: Data) -> None:
+    """fooling + trade_off * balance + strength * gSR, all on the same fakes."""
+    method = make("gsr", gsr={"strength": 7.0}, balance={"form": form, "trade_off": 3.0})
     method.schedule(Progress(0, 4, 100))
-    method.seen.frequency = torch.arange(1.0, 11.0)
+    method.terms["balance"].seen.frequency = torch.arange(1.0, 11.0)
     twin = copy.deepcopy(method)
-    batch = batches(method, data, 1)[0]
+    (batch,) = batches(method, data, 1)
     said = method.update(batch)
-    gan = twin.gan
-    gan.discriminate(batch["labelled"].x, batch["labelled"].y)
-    fakes, _ = gan.generate(6)
-    shares = twin.classify(fakes).softmax(1).mean(0)
-    expected = factor * balance_loss(shares, twin.seen.frequency, normalise=form)  # type: ignore[arg-type]
-    torch.testing.assert_close(said["term"], expected.detach())
-    adversarial = gan.fooling_loss(fakes, None, batch["labelled"].x, batch["labelled"].y)
-    torch.testing.assert_close(said["generator"], (adversarial + 3 * expected).detach())
+    real, labels = batch["labelled"].x, batch["labelled"].y
+    twin.improve(twin.discriminator, twin.telling_loss(real, labels)[0])
+    fakes, asked = twin.generate(6)
+    fooling = twin.fooling_loss(fakes, asked, real, labels)
+    shares = mean_prediction(twin.terms["balance"].classify(fakes))
+    balance = factor * balance_loss(shares, torch.arange(1.0, 11.0), normalise=form)
+    gains, biases = conditional_parameters(twin.generator.net)
+    penalty = gsr_loss(gains, biases, data.counts, alpha=0.99, form="mean")
+    torch.testing.assert_close(said["balance"], balance.detach())
+    torch.testing.assert_close(said["gsr"], penalty.detach())
+    torch.testing.assert_close(said["generator"], (fooling + 3 * balance + 7 * penalty).detach())
+    assert method.state()["terms"].keys() == {"balance", "gsr"}
+    assert method.state()["terms"]["balance"]["counts"].sum() == 6
+    assert method.state()["terms"]["gsr"]
 
 
 def test_classifier_is_frozen_but_lets_gradients_through(make: Any, data: Data) -> None:
-    method = make("cb", cycle=1)
-    before = copy.deepcopy(method.classifier.state_dict())
+    method = make("cb", balance={"cycle": 1})
+    term = method.terms["balance"]
+    before = copy.deepcopy(term.classifier.state_dict())
     advance(method, batches(method, data, 2))
-    same(method.classifier.state_dict(), before)
-    assert all(p.grad is None for p in method.classifier.parameters())
+    same(term.classifier.state_dict(), before)
+    assert all(p.grad is None for p in term.classifier.parameters())
     fakes = torch.zeros(2, 3, 32, 32, requires_grad=True)
-    (slope,) = torch.autograd.grad(method.classify(fakes).log_softmax(1)[:, 0].sum(), fakes)
+    (slope,) = torch.autograd.grad(term.classify(fakes).log_softmax(1)[:, 0].sum(), fakes)
     assert slope.abs().sum() > 0
 
 
 def test_classifier_sees_fakes_as_it_saw_photographs(make: Any, data: Data, annotator: LongTailClassifier) -> None:
-    method = make("cb")
+    term = make("cb").terms["balance"]
     images = data.streams["test"].fetch(torch.arange(0, 600, 60))
     signed = images.float() / 127.5 - 1
-    torch.testing.assert_close(method.classify(signed), annotator.predict(images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(term.classify(signed), annotator.predict(images), rtol=1e-3, atol=1e-4)
 
 
 def test_no_trade_off_is_the_plain_gan(make: Any, data: Data) -> None:
-    plain, none = make("gan", loss="relativistic"), make("cb", trade_off=0.0)
+    plain, none = make("gan", loss="relativistic"), make("cb", balance={"trade_off": 0.0})
     steps = batches(plain, data, 2)
     assert advance(plain, steps) == advance(none, steps)
 
 
 def test_entropy_rule_has_equal_frequencies(make: Any, data: Data) -> None:
-    methods = [make("cb", rule=rule) for rule in ("entropy", "balance")]
+    methods = [make("cb", balance={"rule": rule}) for rule in ("entropy", "balance")]
     steps = batches(methods[0], data, 1)
     for method in methods:
-        method.seen.frequency = torch.arange(1.0, 11.0)
-    entropy, balance = (advance(method, steps)[0]["term"] for method in methods)
+        method.terms["balance"].seen.frequency = torch.arange(1.0, 11.0)
+    entropy, balance = (advance(method, steps)[0]["balance"] for method in methods)
     assert entropy != balance
     assert -math.log(10) <= entropy <= 0
 
 
 def test_labels_are_asked_for_by_inverse_frequency(make: Any) -> None:
-    method = make("cb", condition="generator", labels="inverse")
-    method.seen.frequency = torch.tensor([1e-6, *[1.0] * 9])
+    method = make("cb", condition="generator", balance={"labels": "inverse"})
+    method.terms["balance"].seen.frequency = torch.tensor([1e-6, *[1.0] * 9])
     method.schedule(Progress(0, 4, 100))
-    _, asked = method.gan.generate(50, method._frequencies())
+    _, asked = method.generate(50, method.frequencies())
     assert (asked == 0).float().mean() > 0.9
-    _, even = method.gan.generate(50)
+    _, even = method.generate(50)
     assert (even == 0).float().mean() < 0.5
-    assert not method.gan.labelled  # the discriminator does not know them: the annotator names what was drawn
+    assert not method.labelled  # the discriminator does not know them: the annotator names what was drawn
 
 
 def test_more_classes_than_the_batch(make: Any, data: Data) -> None:
-    method = make("cb", batch=3, cycle=1, forget=0.05, weight=0.05)
+    method = make("cb", batch=3, balance={"cycle": 1, "forget": 0.05, "weight": 0.05})
     said = advance(method, batches(method, data, 3))
     assert all(math.isfinite(value) for row in said for value in row.values())
-    assert method.seen.distribution.min() > 0
-    with pytest.raises(UserError, match=r"10 classes from the last 6 images .* lower method.forget"):
-        make("cb", batch=3, cycle=1, forget=0.5)
+    assert method.terms["balance"].seen.distribution.min() > 0
+    with pytest.raises(UserError, match=r"10 classes from the last 6 images .* lower method.balance.forget"):
+        make("cb", batch=3, balance={"cycle": 1, "forget": 0.5})
 
 
 # gSR
@@ -364,52 +382,53 @@ def test_more_classes_than_the_batch(make: Any, data: Data) -> None:
 
 def test_penalty_is_gsr_loss_of_all_classes(make: Any, data: Data) -> None:
     method = make("gsr")
-    method.schedule(Progress(0, 4, 100))
-    gains, biases = conditional_parameters(method.gan.generator.net)
+    penalty = method.terms["gsr"]
+    fakes, asked = torch.empty(0), torch.empty(0)  # it acts on the parameters alone
+    gains, biases = conditional_parameters(method.generator.net)
     expected = gsr_loss(gains, biases, data.counts, alpha=0.99, form="mean")
-    torch.testing.assert_close(method._penalty(), expected)
-    method._penalty().backward()
-    for name, parameter in method.gan.generator.net.named_parameters():
+    torch.testing.assert_close(penalty(fakes, asked), expected)
+    penalty(fakes, asked).backward()
+    for name, parameter in method.generator.net.named_parameters():
         conditional = ".gain." in name or (".bias." in name and "norm" in name)
         assert (parameter.grad is not None) == conditional, name
         if conditional:
             assert (parameter.grad.abs().sum(1) > 0).all()  # absent classes, too
-    assert all(p.grad is None for p in method.gan.discriminator.net.parameters())
+    assert all(p.grad is None for p in method.discriminator.net.parameters())
 
 
 def test_penalty_lowers_the_spectral_norms(make: Any, data: Data) -> None:
-    plain, braked = (make("gsr", strength=value, optim_g={"lr": 0.01}) for value in (0.0, 50.0))
+    plain, braked = (make("gsr", gsr={"strength": value}, optim_g={"lr": 0.01}) for value in (0.0, 50.0))
     steps = batches(plain, data, 3)
     for method in (plain, braked):
         advance(method, steps)
     means = [
         class_spectral_norms([*gains, *biases]).mean()
-        for gains, biases in (conditional_parameters(m.gan.generator.net) for m in (plain, braked))
+        for gains, biases in (conditional_parameters(m.generator.net) for m in (plain, braked))
     ]
     assert means[1] < means[0]
 
 
 def test_no_strength_is_the_plain_gan(make: Any, data: Data) -> None:
-    plain, none = make("gan", condition="projection", net={"name": "sngan"}), make("gsr", strength=0.0)
+    plain, none = make("gan", condition="projection", net={"name": "sngan"}), make("gsr", gsr={"strength": 0.0})
     steps = batches(plain, data, 2)
     assert advance(plain, steps) == advance(none, steps)
 
 
 def test_penalty_does_not_refine_biggans_spectral_estimates(make: Any) -> None:
     method = make("gsr", net={"name": "biggan", "width": 4})
-    before = copy.deepcopy(method.gan.generator.net.state_dict())
-    method._penalty()
-    same(method.gan.generator.net.state_dict(), before)
+    before = copy.deepcopy(method.generator.net.state_dict())
+    method.terms["gsr"](torch.empty(0), None)
+    same(method.generator.net.state_dict(), before)
 
 
 def test_trap_02_gain_and_bias_have_vectors_of_their_own(make: Any, data: Data) -> None:
     method = make("gsr", net={"width": 8})
     advance(method, batches(method, data, 1))
-    gains, biases = conditional_parameters(method.gan.generator.net)
-    (left,) = method.vectors.values()  # all layers are 32 channels wide
+    gains, biases = conditional_parameters(method.generator.net)
+    (left,) = method.terms["gsr"].vectors.values()  # all layers are 32 channels wide
     assert left.shape == (2 * len(gains) * 10, 4)
     exact = torch.stack([torch.linalg.svdvals(t.detach().view(10, 4, 8))[:, 0] for t in (*gains, *biases)])
-    found = class_spectral_norms([*gains, *biases], state=dict(method.vectors))
+    found = class_spectral_norms([*gains, *biases], state=dict(method.terms["gsr"].vectors))
     torch.testing.assert_close(found, exact, rtol=0.02, atol=0)
 
 
@@ -418,26 +437,26 @@ def test_trap_02_gain_and_bias_have_vectors_of_their_own(make: Any, data: Data) 
 
 def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
     method = make("gsr")
-    found = method.judge(data.streams["val"], batch=32)
+    found = GENERATE.score(method, data.streams["val"], batch=32)
     assert {"fid", "label_kl", "diversity", "collapsed", "sigma_max", "sigma:slope", "diversity:slope"} <= found.keys()
-    table = method.examine(data.streams["test"], data.groups, batch=64)
+    table = GENERATE.table(method, data.streams["test"], batch=64)
     for key in ("fid", "kid", "precision", "recall", "density", "coverage", "label_kl", "features", "reference"):
         assert table[key] is not None, key
     assert len(table["class_fid"]) == len(table["class_shares"]) == len(table["diversity"]) == 10
     assert table["real_count"] == 600
-    assert table["features_digest"] == method.gan.judged_by.extractor.digest()
+    assert table["features_digest"] == method.judge.extractor.digest()
     assert table["fake_count"] == table["samples"] == 40
     assert table["group_fid"].keys() == data.groups.keys()
     assert sum(table["group_shares"].values()) == pytest.approx(1)
     assert len(table["sigma_gain"]) == 6
-    assert "frequency" in make("cb").examine(data.streams["test"], data.groups, batch=64)
+    assert "frequency" in GENERATE.table(make("cb"), data.streams["test"], batch=64)
 
 
 def test_trap_09_a_class_without_samples_or_with_one(make: Any, data: Data) -> None:
     val = data.streams["val"]
     assert val.labels is not None
     kept = torch.cat([torch.where(val.labels > 0)[0], torch.where(val.labels == 0)[0][:1]])
-    found = make(condition="projection").judge(val.subset(kept), batch=32)
+    found = GENERATE.score(make(condition="projection"), val.subset(kept), batch=32)
     assert all(math.isfinite(value) for value in found.values())
     assert "diversity:disc" not in found
 
@@ -446,7 +465,7 @@ def test_a_collapsed_class_is_named(data: Data, annotator: LongTailClassifier) -
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
-    images, labels = test.samples.samples.clone(), test.labels  # type: ignore[attr-defined]
+    images, labels = test.fetch(torch.arange(len(test))), test.labels
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = judge.scalars(images, labels, test, batch=64)
@@ -468,7 +487,7 @@ def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Long
     judge = Judge(Measure(), data, annotator, CPU)
     test = data.streams["test"]
     assert test.labels is not None
-    images, labels = test.samples.samples.clone(), test.labels  # type: ignore[attr-defined]
+    images, labels = test.fetch(torch.arange(len(test))), test.labels
     for k in range(7):
         mine = torch.where(labels == k)[0]
         images[mine] = images[mine[torch.arange(len(mine)) % 2]]
@@ -481,14 +500,36 @@ def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Long
 
 def test_an_exploding_spectral_norm_is_named(make: Any, data: Data) -> None:
     gan = make(condition="projection", net={"name": "sngan"}, ema=0.0)
-    with warnings.catch_warnings(record=True) as calm:
-        warnings.simplefilter("always")
-        gan.judge(data.streams["val"], batch=32)
-    assert not any("spectral norm" in str(w.message) for w in calm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gan.traces()
     with torch.no_grad():
         conditional_parameters(gan.generator.net)[0][0][9].mul_(20)
     with pytest.warns(UserWarning, match=f"spectral norm of class '{data.classes[9]}'"):
-        gan.judge(data.streams["val"], batch=32)
+        gan.traces()
+
+
+def test_traces_and_details_need_no_streams(make: Any) -> None:
+    method = make("gsr", balance={})
+    method.data = replace(method.data, streams={})
+    assert {"sigma_max", "sigma:slope", "frequency:slope"} <= method.traces().keys()
+    assert method.details().keys() == {"sigma_gain", "sigma_bias", "frequency"}
+    assert make().traces() == make().details() == {}
+
+
+def test_nothing_is_loaded_before_something_is_judged(
+    data: Data, annotator: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("Inception was asked for")
+
+    monkeypatch.setattr("evenhand.measure.judging.fid_inception", refused)
+    table = GANSettings(**{**SMALL, "net": {"width": 2}, "measure": {"features": "inception"}})
+    for given in (annotator, None):
+        gan = GAN(table, data, seed=0, device=CPU, annotator=given)
+        assert len(gan.sample(3, chance=seeded())) == 3
+    with pytest.raises(AssertionError, match="asked for"):
+        GENERATE.score(gan, data.streams["val"])
 
 
 def test_spread_is_the_root_mean_square_distance() -> None:
@@ -500,20 +541,22 @@ def test_spread_is_the_root_mean_square_distance() -> None:
 # what is refused, before training
 
 
+def with_facts(data: Data, **changes: Any) -> Data:
+    return replace(data, facts=data.facts.model_copy(update=changes))
+
+
 def other(annotator: LongTailClassifier, **changes: Any) -> Any:
     made = copy.copy(annotator)
-    made.data = replace(annotator.data, **changes)
+    made.data = with_facts(annotator.data, **changes)
     return made
 
 
 def test_a_classifier_of_other_data_is_refused(data: Data, annotator: LongTailClassifier) -> None:
-    stream = data.streams["labelled"]
-    renamed = {"labelled": replace(stream, classes=(*stream.classes[:-1], "moon"))}
     table = ClassBalancingSettings(**SMALL)
     for changes, word in (
-        ({"streams": renamed}, "classes"),
-        ({"channels": 1}, "channels"),
-        ({"facts": {"size": [28, 28]}}, "image size"),
+        ({"classes": (*data.classes[:-1], "moon")}, "classes"),
+        ({"inputs": 1}, "channels"),
+        ({"size": [28, 28]}, "image size"),
     ):
         with pytest.raises(UserError, match=f"needs.classifier .* other {word}"):
             ClassBalancing(table, data, seed=0, device=CPU, annotator=annotator, classifier=other(annotator, **changes))
@@ -527,21 +570,22 @@ def test_what_is_missing_is_named(data: Data, annotator: LongTailClassifier) -> 
         ClassBalancing(ClassBalancingSettings(**SMALL), data, **common, annotator=annotator)
     with pytest.raises(UserError, match="annotator"):
         GAN(GANSettings(**SMALL), data, **common)
-    rule = ClassBalancingSettings(**SMALL, rule="classify")
-    with pytest.raises(UserError, match="condition"):
-        ClassBalancing(rule, data, **common, annotator=annotator, classifier=annotator)
-    with pytest.raises(ValueError, match="condition"):
+    with pytest.raises(UserError, match=r"add \[method.balance\]"):
+        GAN(GANSettings(**SMALL), data, **common, annotator=annotator, classifier=annotator)
+    for balance in ({"rule": "classify"}, {"labels": "inverse"}):
+        with pytest.raises(ValueError, match="asks the generator for classes: set condition to generator"):
+            ClassBalancingSettings(balance=balance)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="set condition to generator"):
         GSRSettings(condition="none")
     with pytest.raises(UserError, match="biggan"):
         GAN(GANSettings(**SMALL, net={"name": "biggan"}), data, **common, annotator=annotator)
-    tall = replace(data, facts={"size": [32, 16]})
     with pytest.raises(UserError, match="squares"):
-        GAN(GANSettings(**SMALL), tall, **common, annotator=annotator)
+        GAN(GANSettings(**SMALL), with_facts(data, size=[32, 16]), **common, annotator=annotator)
 
 
 def test_risky_settings_warn(make: Any) -> None:
     with pytest.warns(UserWarning, match="oscillate"):
-        make("cb", forget=0.9)
+        make("cb", balance={"forget": 0.9})
 
 
 @pytest.mark.parametrize(("form", "trade_off", "said"), [("share", 10.0, 1), ("share", 0.5, 0), ("mean-one", 10.0, 0)])
@@ -549,7 +593,8 @@ def test_a_trade_off_of_the_other_form_warns(
     form: str, trade_off: float, said: int, annotator: LongTailClassifier
 ) -> None:
     uneven = prepare_data(DataSettings(set="shapes", n_max=50, imbalance=50, augment=[]))
-    table = ClassBalancingSettings(**SMALL, net={"width": 2}, form=form, trade_off=trade_off)  # type: ignore[arg-type]
+    balance = {"form": form, "trade_off": trade_off}
+    table = ClassBalancingSettings(**SMALL, net={"width": 2}, balance=balance)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ClassBalancing(table, uneven, seed=0, device=CPU, annotator=annotator, classifier=annotator)
@@ -578,7 +623,7 @@ def refused(tmp_path: Path, data: dict[str, Any], **method: Any) -> str:
     tree = {"data": data, "method": table, "needs": needs, "run": {**run, "folder": str(tmp_path / "g")}}
     with pytest.raises(UserError) as caught:
         train(validate(tree, "g"))
-    assert not (tmp_path / "g").exists()
+    assert not list((tmp_path / "g").glob("*.pt"))
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 
@@ -588,7 +633,30 @@ def test_bad_input_stops_before_training(tmp_path: Path) -> None:
     assert "class 'lynx' has 1 sample(s)" in refused(tmp_path / "1", {"set": str(lone), "size": 32})
     pets = folder_of_images(tmp_path / "pets", {"cat": 9, "dog": 9, "lynx": 5})
     assert "other classes" in refused(tmp_path / "2", {"set": str(pets), "size": 32})
-    assert "noise" in refused(tmp_path / "3", {"set": "shapes", "n_max": 4}, batch=2, cycle=1)
+    assert "noise" in refused(tmp_path / "3", {"set": "shapes", "n_max": 4}, batch=2, balance={"cycle": 1})
+
+
+@pytest.mark.parametrize("side", [64, 128])
+def test_images_are_fed_and_judged_whole(side: int, tmp_path: Path) -> None:
+    """A classifier's margin would cut the frame off, and a random crop while decoding would move it."""
+    for name in ("cat", "dog"):
+        for i in range(10):
+            image = Image.new("RGB", (side, side), (255, 255, 255))
+            image.paste((40 * (name == "dog"), 0, i), (2, 2, side - 2, side - 2))
+            (tmp_path / name).mkdir(exist_ok=True)
+            image.save(tmp_path / name / f"{i}.png")
+    tree = {"data": {"set": str(tmp_path), "size": side, "augment": []}, "method": {"name": "gan", "net": {"width": 2}}}
+    data = read_data(validate(tree, "frame"))
+    table = GANSettings(**{**SMALL, "net": {"width": 2}, "measure": {"features": "inception"}})
+    gan = GAN(table, data, seed=0, device=CPU)
+    fed = batches(gan, data, 1)[0]["labelled"].x
+    held_out = data.streams["test"].fetch(torch.arange(len(data.streams["test"])))
+    for images in (fed, held_out.float() / 127.5 - 1):
+        assert images.shape[2:] == (side, side)
+        frame = torch.ones(side, side, dtype=torch.bool)
+        frame[2:-2, 2:-2] = False
+        assert (images[:, :, frame] == 1).all()
+        assert (images[:, :, ~frame] < -0.5).all()
 
 
 def test_mixed_sizes_and_modes_become_one(tmp_path: Path) -> None:
@@ -615,19 +683,17 @@ def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:
 @pytest.mark.parametrize(
     ("facts", "settings", "says"),
     [
-        ({}, {}, "the samples are texts or vectors"),
-        ({"size": [8, 9]}, {}, "images are 8 x 9: generators draw squares"),
-        ({"size": [32, 32]}, {"rule": "classify"}, "asks the generator for classes"),
+        ({"size": []}, {}, "the samples are texts or vectors"),
+        ({"size": [8, 9]}, {}, "images are 8 x 9, generators draw squares"),
         ({"size": [32, 32]}, {"trade_off": 0.5}, "needs a classifier"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_trained(
     data: Data, facts: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
-    table = ClassBalancingSettings(**{**SMALL, "net": {"width": 2}, **settings})  # type: ignore[arg-type]
-    given = ["annotator"] + ["classifier"] * ("rule" in settings)
+    table = ClassBalancingSettings(**{**SMALL, "net": {"width": 2}, "balance": settings})
     with pytest.raises(UserError, match=says):
-        ClassBalancing.check(table, replace(data, facts=facts), given)
+        ClassBalancing.check(table, with_facts(data, **facts), ["annotator"])
 
 
 def test_a_classifier_of_few_labels_serves(tmp_path: Path) -> None:
@@ -637,7 +703,7 @@ def test_a_classifier_of_few_labels_serves(tmp_path: Path) -> None:
     few = {"set": "shapes", "n_max": 3, "imbalance": 1, "val_per_class": 2, "augment": ["flip"]}
     folder = train(validate({"data": few, "method": first, "run": {**run, "folder": str(tmp_path / "few")}}, "few"))
     data = {"set": "shapes", "n_max": 20, "imbalance": 10, "val_per_class": 2, "augment": []}
-    method = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, "cycle": 2}
+    method = {"name": "class-balancing-gan", "net": {"width": 2}, **SMALL, "balance": {"cycle": 2}}
     tree = {"data": data, "method": method, "needs": {"annotator": str(folder), "classifier": str(folder)}}
     made = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g")}}, "g"))
     assert len(json.loads((made / "measure.json").read_text())["frequency"]) == 10
@@ -651,43 +717,3 @@ def test_a_class_with_one_image_and_few_images(make: Any, data: Data) -> None:
     assert all(math.isfinite(value) for value in advance(gan, [{"labelled": batch}])[0].values())
     with pytest.raises(UserError, match="d_steps"):
         make(d_steps=4).feeds({"labelled": one})
-
-
-def test_a_run_is_sampled_to_a_folder(tmp_path: Path) -> None:
-    data = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
-    run = {"steps": 1, "progress": False, "threads": 1}
-    first = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
-    folder = train(validate({"data": data, "method": first, "run": {**run, "folder": str(tmp_path / "a")}}, "a"))
-    method = {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, **SMALL}
-    tree = {"data": data, "method": method, "needs": {"annotator": str(folder)}}
-    made = train(validate({**tree, "run": {**run, "folder": str(tmp_path / "g"), "select": "val:fid"}}, "g"))
-    out = sample_run(made, "ring", 3, tmp_path / "out")
-    assert sorted(p.name for p in out.iterdir()) == ["contact-sheet.png", "ring"]
-    assert len(list((out / "ring").glob("*.png"))) == 3
-    everything = sample_run(made, count=2)
-    assert len(list(everything.glob("*/*.png"))) == 20
-    with pytest.raises(UserError, match="did you mean 'ring'"):
-        sample_run(made, "rng", 3)
-    score = classifier_score(made, count=40, epochs=1)
-    assert 0 <= score["min_recall"] <= score["mean_recall"] <= 1
-    kept = json.loads((made / "measure.json").read_text())
-    assert kept["classifier_score"] == score
-    assert measure(made)["classifier_score"] == score  # the same checkpoint, measured again
-    with pytest.raises(UserError, match="does not train a classifier"):
-        classifier_score(made, recipe="gsr-fashion")
-    with pytest.raises(UserError, match="draws no images"):
-        classifier_score(folder, count=40)
-    (made / "measure.json").unlink()
-    with pytest.raises(UserError, match="not measured yet"):
-        classifier_score(made, count=40)
-    again = prepare_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
-    assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
-
-
-def test_drawn_images_have_labels(make: Any) -> None:
-    for name in ("gan", "cb", "gsr"):
-        images, labels = labelled_samples(make(name), 20)
-        assert images.shape == (20, 3, 32, 32)
-        assert labels.shape == (20,)
-        if name == "gsr":
-            assert labels.bincount().tolist() == [2] * 10

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from evenhand.run.runs import build_method, fit, prepare_data, train
 from torch import Tensor
 
 from evenhand import parallel
 from evenhand.run.recipe import validate
+from evenhand.run.training import fit_recipe, train
 
 DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "augment": []}
 STEADY = {"lr": 0.01, "eps": 1.0}  # Adam would blow up the rounding of gradients that are 0, as before a BatchNorm
@@ -25,28 +25,27 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "gan": {"name": "gan", "condition": "projection", "d_steps": 2, "lecam": 0.5, "lecam_start": 1, "r1": 0.1},
-    "balance": {"name": "class-balancing-gan", "cycle": 1},
+    "balance": {"name": "class-balancing-gan", "balance": {"cycle": 1}},
     "gsr": {"name": "gsr-gan", "net": {"name": "biggan", "width": 2}},
+    "both": {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, "balance": {"cycle": 1}},
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
 
 
 def run(name: str, folder: Path, first: Path) -> dict[str, Any]:
-    needs = {"annotator": str(first)} | ({"classifier": str(first)} if name == "balance" else {})
+    needs = {"annotator": str(first)} | ({"classifier": str(first)} if "balance" in CASES[name] else {})
     settings = {"folder": str(folder), "steps": 2, "progress": False, "threads": 1}
     recipe = validate({"data": DATA, "method": {**COMMON, **CASES[name]}, "needs": needs, "run": settings}, name)
-    data = prepare_data(recipe.data)
-    method = build_method(recipe, data, torch.device("cpu"))
-    fit(method, data.streams, recipe.run)
+    _, data, method = fit_recipe(recipe)
     few = data.streams["test"].subset(torch.arange(0, 600, 15))
-    return {"state": method.state(), "judged": method.judge(few, batch=64)}
+    return {"state": method.state(), "judged": method.task.score(method, few, batch=64)}
 
 
 def main(folder: Path, first: Path) -> None:
     parallel.start(torch.device("cpu"))
     for name in CASES:
-        torch.save(run(name, folder / f"{name}-run-{parallel.rank()}", first), folder / f"{name}-{parallel.rank()}.pt")
+        torch.save(run(name, folder / f"{name}-run", first), folder / f"{name}-{parallel.rank()}.pt")
     parallel.barrier()
     torch.distributed.destroy_process_group()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from evenhand.settings import Settings
 
 TRACED = 20  # classes with a line of their own in the log, the rarest first
 EXPLODED = 2.0  # times the median class's spectral norm
-PerClassShare = list[float | None]  # None: too few images to tell
+Shares = list[float | None]  # None: too few images to tell
 
 
 class Measure(Settings):
@@ -37,27 +38,27 @@ class Measure(Settings):
     judge_samples: int = Field(2000, gt=1, description="images drawn at every evaluation")
     samples: int = Field(10_000, gt=1, description="images drawn for the final table")
     neighbours: int = Field(5, gt=0, description="of precision, recall, density and coverage")
-    alarm: float = Field(
-        0.5, ge=0, lt=1, description="warn of classes with fewer than that share of real images' patterns"
-    )
+    alarm: float = Field(0.5, ge=0, lt=1, description="share of real images' patterns below which a class is named")
 
 
 class Judge:
     """Compares drawn images, uint8 (N, C, H, W), with a stream of real ones."""
 
     def __init__(self, settings: Measure, data: Data, by: Any, device: torch.device) -> None:
-        self.settings, self.data = settings, data
+        self.settings, self.data, self.device = settings, data, device
         if by is not None:
             same_classes(by.data, data, "annotator")
         self.annotator = None if by is None else annotated(by)
-        if settings.features == "inception":
-            self.extractor = fid_inception(settings.inception, device=device)
-        else:
-            assert self.annotator is not None  # see GAN.check
-            self.extractor = self.annotator
-        rarest = sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED]
-        self.traced = sorted(rarest)
+        self.traced = sorted(sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED])
         self._reals: dict[str, tuple[Stream, Embedded]] = {}
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """Made when something is judged: who only draws need not have Inception's weights."""
+        if self.settings.features == "inception":
+            return fid_inception(self.settings.inception, device=self.device)
+        assert self.annotator is not None  # see GAN.check
+        return self.annotator
 
     def label(self, images: Tensor, *, batch: int = 512) -> Tensor:
         """The annotator's label of each image (N,)."""
@@ -103,16 +104,14 @@ class Judge:
             found["group_shares"] = {name: float(shares[members].sum()) for name, members in groups.items()}
         return found | {"samples": len(images), "groups": groups}
 
-    def variety(
-        self, real: Tensor, stream: Stream, fake: Tensor, labels: Tensor
-    ) -> tuple[PerClassShare, PerClassShare]:
+    def variety(self, real: Tensor, stream: Stream, fake: Tensor, labels: Tensor) -> tuple[Shares, Shares]:
         """For each class, drawn over real: the spread of features, and the effective number of patterns.
 
         The spread tells how far apart the images are, not how many differ: two images drawn again and again have the
         spread of a healthy class. So collapse is judged by the patterns.
         """
-        spreads: PerClassShare = []
-        patterns: PerClassShare = []
+        spreads: Shares = []
+        patterns: Shares = []
         for k in range(len(self.data.classes)):
             theirs = fake[labels.cpu() == k]
             ours = real[stream.labels == k] if stream.labels is not None else real[:0]
@@ -121,7 +120,7 @@ class Judge:
             patterns.append(pattern_share(ours, theirs))
         return spreads, patterns
 
-    def _variety_scalars(self, spreads: PerClassShare, patterns: PerClassShare) -> dict[str, float]:
+    def _variety_scalars(self, spreads: Shares, patterns: Shares) -> dict[str, float]:
         said: dict[str, float] = {}
         for name, values in (("diversity", spreads), ("patterns", patterns)):
             if known := [value for value in values if value is not None]:
@@ -130,14 +129,15 @@ class Judge:
             said |= {key: value for key, value in traced.items() if value is not None}
         return said | {"collapsed": float(len(self._warn_of_collapse(patterns)))}
 
-    def _warn_of_collapse(self, patterns: PerClassShare) -> list[int]:
+    def _warn_of_collapse(self, patterns: Shares) -> list[int]:
         """The classes whose drawn images are much alike, which are named aloud."""
         collapsed = [k for k, value in enumerate(patterns) if value is not None and value < self.settings.alarm]
         if collapsed:
             worst = sorted(collapsed, key=lambda k: patterns[k] or 0.0)
-            _warn(
+            warnings.warn(
                 f"drawn images of class {_named(worst, patterns, self.data.classes)} are much alike: they show below "
-                f"{self.settings.alarm:g} of the patterns of as many real ones; mode collapse?"
+                f"{self.settings.alarm:g} of the patterns of as many real ones; mode collapse?",
+                stacklevel=2,
             )
         return collapsed
 
@@ -146,19 +146,19 @@ class Judge:
         usual = median(sigma)
         wild = sorted((k for k, value in enumerate(sigma) if value > EXPLODED * usual), key=lambda k: -sigma[k])
         if wild:
-            _warn(
+            warnings.warn(
                 f"the spectral norm of class {_named(wild, sigma, self.data.classes)} is over {EXPLODED:g} times the "
-                f"median class's ({usual:.2f}); collapse often follows: see method gsr-gan"
+                f"median class's ({usual:.2f}); collapse often follows: see [method.gsr]",
+                stacklevel=2,
             )
 
     def _embed(self, images: Tensor, batch: int) -> Embedded:
         """Features by the extractor, logits by the annotator alone: only its classes are the data's."""
         made = embed(self.extractor, images, batch=batch)
-        if self.annotator is None:
-            return Embedded(made.features, None)
         if self.extractor is self.annotator:
             return made
-        return Embedded(made.features, embed(self.annotator, images, batch=batch).logits)
+        named = None if self.annotator is None else embed(self.annotator, images, batch=batch)
+        return Embedded(made.features, named and named.logits)
 
     def _real(self, stream: Stream, batch: int) -> Embedded:
         """The same reals are compared with at every evaluation: embed them once."""
@@ -200,10 +200,6 @@ def _few(value: Any) -> str:
 def _named(classes: Sequence[int], values: Sequence[float | None], names: Sequence[str]) -> str:
     told = [f"'{names[k]}' ({values[k]:.2f})" for k in classes[:5]]
     return ", ".join(told + [f"{len(classes) - 5} more"] * (len(classes) > 5))
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
 
 
 def _mean(values: list[float | None]) -> float | None:

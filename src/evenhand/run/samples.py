@@ -7,24 +7,24 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from evenhand import parallel
+from evenhand import atomic, parallel
+from evenhand.data.prepared import Data
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import method_class
-from evenhand.methods.generate.class_balancing import ClassBalancing
-from evenhand.methods.generate.gan import GAN
-from evenhand.methods.protocol import Method, Recogniser
+from evenhand.methods.protocol import Drawer, Method
 from evenhand.randomness import dice
-from evenhand.run import checkpoint
 from evenhand.run.loop import fit
+from evenhand.run.opening import build_method, open_run
 from evenhand.run.recipe import load_recipe
-from evenhand.run.runs import build_method, open_run
+from evenhand.tasks.classify import CLASSIFY
+from evenhand.tasks.generate import GENERATE
 
 DRAWS = 200  # images an unconditional generator may draw for each one wanted
 
@@ -38,7 +38,7 @@ def sample_run(
     unconditional generator draws until its annotator has found enough of the class.
     """
     run = open_run(folder)
-    classes = run.data.classes
+    classes = run.model.facts.classes
     if class_name is not None and class_name not in classes:
         raise UserError(f"no class '{class_name}' in this run; {did_you_mean(class_name, classes)}")
     wanted = [class_name] if class_name is not None else list(classes)
@@ -57,21 +57,17 @@ def sample_run(
 
 def draw(method: Method, label: int, count: int, *, seed: int = 0) -> Tensor:
     """``count`` images of one class, uint8 (N, C, H, W); the same for the same seed."""
-    gan = getattr(method, "gan", method)
-    if not isinstance(gan, GAN):
-        raise UserError(f"a {type(method).__name__} draws no images; give the run of a generator")
-    chance = dice(seed, "sample", label)
-    if gan.labelled:
-        return gan.sample(count, torch.full((count,), label), generator=chance)
+    drawer, chance = _drawer(method), dice(seed, "sample", label)
+    if drawer.labelled:
+        return drawer.sample(count, torch.full((count,), label), chance=chance)
     found: list[Tensor] = []
     tried = 0
     while (have := sum(map(len, found))) < count:
         if tried >= DRAWS * count:
-            raise UserError(
-                f"among {tried} images the annotator found {have} of class '{gan.data.classes[label]}'; ask for fewer"
-            )
-        images = gan.sample(max(256, count), generator=chance)
-        found.append(images[gan.judged_by.label(images) == label])
+            name = drawer.data.classes[label]
+            raise UserError(f"among {tried} images the annotator found {have} of class '{name}'; ask for fewer")
+        images = drawer.sample(max(256, count), chance=chance)
+        found.append(images[drawer.judge.label(images) == label])
         tried += len(images)
     return torch.cat(found)[:count]
 
@@ -81,46 +77,50 @@ def classifier_score(
 ) -> dict[str, Any]:
     """Classifier-accuracy score: train a classifier on drawn images alone, test it on the real test split.
 
-    The labels are those asked for; an unconditional generator's images are labelled by the classifier in its loop,
-    or else by its annotator. Stands in the run's ``measure.json`` as ``classifier_score``.
+    The labels are those asked for; what an unconditional generator draws is labelled by the annotator, whichever
+    classifier it was trained with, so that runs compare. Stands in ``measure.json`` as ``classifier_score``.
     """
     run = open_run(folder)
     path = run.folder / "measure.json"
     if not path.is_file():
         raise UserError(f"{run.folder} is not measured yet: finish its training, or run evenhand measure first")
     chosen = load_recipe(recipe, {"run.seed": seed, "run.progress": False, "run.select": "last"})
-    if not issubclass(method_class(chosen.method.name), Recogniser) or chosen.needs:
+    if method_class(chosen.method.name).task is not CLASSIFY or chosen.needs:
         raise UserError(f"recipe '{recipe}' does not train a classifier from images alone; try 'annotator'")
     images, labels = labelled_samples(run.method, count, seed=seed)
-    drawn = Stream(Memory(images), labels, run.data.classes, "drawn")
-    data = replace(run.data, streams={"labelled": drawn, "test": run.data.streams["test"]})
+    real = run.data()
+    data = drawn_data(real, images, labels)
     with tempfile.TemporaryDirectory() as place:
         length = {} if epochs is None else {"epochs": epochs, "steps": None}
         settings = chosen.run.model_copy(update={"folder": place, **length})
-        method = build_method(chosen, data, parallel.local_device("auto"))
+        method = build_method(chosen, data, parallel.local_device("auto"), {})
         fit(method, data.streams, settings)
-        found = method.judge(data.streams["test"], batch=settings.eval_batch)
+        found = CLASSIFY.score(cast(Any, method), real.streams["test"], batch=settings.eval_batch)
     score = {"recipe": recipe, "drawn": count, "seed": seed, **found}
-    table = json.loads(path.read_text()) | {"classifier_score": score}
-    checkpoint.write_atomically(path, json.dumps(table, indent=1).encode())
+    atomic.write_json(path, json.loads(path.read_text()) | {"classifier_score": score})
     return score
 
 
 def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Images of all classes as the generator draws them, and their labels (N,)."""
-    gan = getattr(method, "gan", method)
-    if not isinstance(gan, GAN):
+    """Images of all classes as the generator draws them, and their labels (N,): asked for, or the annotator's."""
+    drawer, chance = _drawer(method), dice(seed, "labelled")
+    if drawer.labelled:
+        labels = torch.arange(count) % len(drawer.data.classes)
+        return drawer.sample(count, labels, chance=chance), labels
+    images = drawer.sample(count, chance=chance)
+    return images, drawer.judge.label(images)
+
+
+def drawn_data(real: Data, images: Tensor, labels: Tensor) -> Data:
+    """Drawn images in the place of the training images, seen as those are; nothing else of the real data."""
+    drawn = Stream(Memory(images), labels, real.classes, "drawn")
+    return replace(real, facts=real.facts.model_copy(update={"counts": drawn.counts}), streams={"labelled": drawn})
+
+
+def _drawer(method: Method) -> Drawer:
+    if method.task is not GENERATE:
         raise UserError(f"a {type(method).__name__} draws no images; give the run of a generator")
-    chance = dice(seed, "labelled")
-    if gan.labelled:
-        labels = torch.arange(count) % len(gan.data.classes)
-        return gan.sample(count, labels, generator=chance), labels
-    images: Tensor = method.sample(count, generator=chance)  # type: ignore[attr-defined]
-    if isinstance(method, ClassBalancing) and method.settings.trade_off:
-        with torch.no_grad():
-            signed = images.to(gan.device).float() / 127.5 - 1
-            return images, torch.cat([method.classify(part).argmax(1) for part in signed.split(512)]).cpu()
-    return images, gan.judged_by.label(images)
+    return cast(Drawer, method)
 
 
 def contact_sheet(images: Tensor, columns: int, *, gap: int = 2) -> Image.Image:

@@ -2,15 +2,16 @@
 
 ``loss``, ``condition`` and ``net`` choose the paper: SNDCGAN and SNResGAN (relativistic, unconditional), cGAN, SNGAN
 and BigGAN (projection), ACGAN (class logits), LSGAN (least squares), each with or without DiffAugment, LeCam and R1.
-Methods that add a term to the generator's loss own a ``GAN`` and compose its halves.
+Terms that papers add to the generator's loss stack on any of them. Only ``update`` has an order: a method with another
+one (the generator first, regularisers in steps of their own) composes the parts in an ``update`` of its own.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,74 +21,59 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Streams
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
-from evenhand.methods.generate.judging import Judge
-from evenhand.methods.generate.players import GANTable
-from evenhand.methods.protocol import Progress
+from evenhand.measure.judging import Judge
+from evenhand.methods.generate.class_balancing import Balance
+from evenhand.methods.generate.gsr import Spectral, spectral_norms
+from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GANTable, GSRSettings, check_gan
+from evenhand.methods.generate.term import Term
+from evenhand.methods.protocol import Drawer, Progress
 from evenhand.nets.gan import Verdict
 from evenhand.pieces.diffaugment import diffaugment
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty, sample_labels
-from evenhand.pieces.losses import PerClass
-from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters
+from evenhand.pieces.player import Player
 from evenhand.randomness import dice
 
 STANDING = 16  # batches from which the BatchNorm statistics of evaluation are taken
 
 
-class GANSettings(GANTable):
-    """[method] of a plain GAN."""
+class GAN(Drawer):
+    """Two players, and the terms of the generator's loss by name."""
 
-    name: Literal["gan"] = "gan"
-
-
-class GAN:
-    """The generator's and the discriminator's half of a step, to be composed."""
-
-    table = GANSettings
+    table: Any = GANSettings
+    check = staticmethod(check_gan)
 
     def __init__(
-        self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None
-    ) -> None:
+        self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None,
+        classifier: Any = None,
+    ) -> None:  # fmt: skip
         self.settings, self.data, self.seed, self.device = settings, data, seed, device
-        self.check(settings, data, [] if annotator is None else ["annotator"])
+        self.check(settings, data, ["annotator"] * (annotator is not None) + ["classifier"] * (classifier is not None))
         if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
             warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
-        self.judged_by = Judge(settings.measure, data, annotator, device)
-        draws, tells = settings.net.build(data.facts["size"][0], data.channels, len(data.classes), settings.condition)
+        self.judge = Judge(settings.measure, data, annotator, device)
+        draws, tells = settings.net.build(data.facts.size[0], data.inputs, len(data.classes), settings.condition)
         self.generator = settings.optim_g.player(draws.to(device), settings.ema or None)
         self.discriminator = settings.optim_d.player(tells.to(device))
-        self.conditional = settings.condition != "none"
-        self.labelled = settings.condition in ("projection", "acgan")  # a label asked for is the label drawn
         self.latent: int = draws.latent  # type: ignore[assignment]
         self.lecam = LeCam(start=settings.lecam_start)
+        self.terms: dict[str, Term] = {}
+        if settings.balance and settings.balance.trade_off:
+            self.terms["balance"] = Balance(settings.balance, data, classifier, device)
+        if settings.gsr and settings.gsr.strength:
+            self.terms["gsr"] = Spectral(settings.gsr, data.counts, self.generator.net, device)
+        self.conditional = settings.condition != "none"
+        self.labelled = settings.condition in ("projection", "acgan") or any(t.labelled for t in self.terms.values())
         self.step = 0
         self.noise, self.shake = dice(seed), dice(seed)
 
-    @staticmethod
-    def check(settings: GANTable, data: Data, given: Collection[str]) -> None:
-        """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
-        size = data.facts.get("size", [])
-        if len(size) != 2:
-            raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
-        if size[0] != size[1]:
-            remedy = "crop them, or set data.size for files"
-            raise UserError(f"images are {size[0]} x {size[1]}: generators draw squares; {remedy}")
-        if settings.measure.features != "inception" and "annotator" not in given:
-            raise UserError(
-                "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
-                "or method.measure.features = 'inception'"
-            )
-        with torch.device("meta"):
-            settings.net.build(size[0], data.channels, len(data.classes), settings.condition)
-
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        s, count = self.settings, len(streams["labelled"])
+        s, count, view = self.settings, len(streams["labelled"]), self.data.train_view
         if count < s.d_steps:
             raise UserError(f"{count} training images are too few for method.d_steps = {s.d_steps}; lower it")
-        half = (0.5,) * self.data.channels
-        view = self.data.train_view
+        half = (0.5,) * self.data.inputs
         signed = Pipeline(view.steps if isinstance(view, Pipeline) else (), half, half)  # to [-1, 1], as tanh draws
         return {"labelled": Feed("labelled", s.batch * s.d_steps, (signed,), whole=True)}
 
@@ -95,31 +81,41 @@ class GAN:
         self.step = at.step
         self.noise = dice(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
         self.shake = dice(self.seed, "shake", at.step, parallel.rank())
-        if self.settings.ema:
-            self.generator.ema = (
-                self.settings.ema if at.step >= self.settings.ema_start else 0.0
-            )  # 0: the copy is the net
+        if self.settings.ema:  # at 0 the copy is the net
+            self.generator.ema = self.settings.ema if at.step >= self.settings.ema_start else 0.0
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        s = self.settings
         for real, labels in self.parts(batch["labelled"]):
-            said = self.discriminate(real, labels)
-        fakes, asked = self.generate(len(real))
-        return said | self.improve(self.fooling_loss(fakes, asked, real, labels), said)
+            loss, said = self.telling_loss(real, labels)
+            if s.r1 and self.step % s.r1_every == 0:
+                loss = loss + self.regularise(real, labels)
+            said["discriminator"] = self.improve(self.discriminator, loss)
+        fakes, asked = self.generate(len(real), self.frequencies())
+        loss = self.fooling_loss(fakes, asked, real, labels)
+        for name, term in self.terms.items():
+            value = term(fakes, asked)
+            said[name], loss = value.detach(), loss + term.strength * value
+        said["generator"] = self.improve(self.generator, loss)
+        for term in self.terms.values():
+            term.after(self.step)
+        return said | {"loss": said["generator"] + said["discriminator"]}
+
+    # the parts of a step
 
     def parts(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """The real images and labels of each discriminator step; strided, so that processes share as one would."""
         for first in range(self.settings.d_steps):
             yield batch.x[first :: self.settings.d_steps], batch.y[first :: self.settings.d_steps]
 
-    def discriminate(self, real: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """One discriminator step on a real batch and as many new fakes."""
-        s, player = self.settings, self.discriminator
-        player.net.train().requires_grad_(True)
+    def telling_loss(self, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The discriminator's loss on a real batch and as many new fakes, and its mean scores."""
+        s = self.settings
         with torch.no_grad():
             fakes, asked = self.generate(len(real))
         both = labels if asked is None else torch.cat([labels, asked])
-        with player.autocast():
-            verdict = self._judgement(torch.cat([real, fakes]), both)  # one pass: no BatchNorm mixes the halves
+        with self.discriminator.autocast():
+            verdict = self._judgement(torch.cat([real, fakes]), both, learning=True)  # one pass: one BatchNorm for both
             of_real, of_fake = verdict.score.float().chunk(2)
             loss = discriminator_loss(of_real, of_fake, s.loss)
             if verdict.logits is not None:
@@ -127,23 +123,28 @@ class GAN:
                     loss = loss + cross_entropy(logits, truth)
             if s.lecam:
                 loss = loss + s.lecam * self.lecam(of_real, of_fake)
-            if s.r1 and self.step % s.r1_every == 0:
-                loss = loss + s.r1 * s.r1_every * r1_penalty(lambda x: self._judgement(x, labels).score, real)
-        player.backward(loss)
-        player.step()
-        return {"discriminator": loss.detach(), "real": of_real.detach().mean(), "fake": of_fake.detach().mean()}
+        return loss, {"real": of_real.detach().mean(), "fake": of_fake.detach().mean()}
 
-    def generate(self, count: int, frequencies: PerClass | None = None) -> tuple[Tensor, Tensor | None]:
+    def regularise(self, real: Tensor, labels: Tensor) -> Tensor:
+        """The discriminator's R1 penalty, weighted for being taken every so often."""
+        with self.discriminator.autocast():
+            penalty = r1_penalty(lambda x: self._judgement(x, labels, learning=True).score, real)
+        return self.settings.r1 * self.settings.r1_every * penalty
+
+    def generate(self, count: int, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Fakes in [-1, 1] and the labels asked for: evenly, or with chances ``1 / frequencies``."""
         z, labels = self._draw(count, self.noise, frequencies)
         with self.generator.autocast():
             return self.generator.net.train()(z, labels).float(), labels
 
+    def frequencies(self) -> Tensor | None:
+        """Those by which a term wants labels asked for, if one does."""
+        wanted = [term.frequencies() for term in self.terms.values()]
+        return next((found for found in wanted if found is not None), None)
+
     def fooling_loss(self, fakes: Tensor, asked: Tensor | None, real: Tensor, labels: Tensor) -> Tensor:
         """The generator's loss under the frozen discriminator; the relativistic one compares with the last reals."""
-        player = self.discriminator
-        player.net.requires_grad_(False)
-        with player.autocast():
+        with self.discriminator.autocast():
             verdict = self._judgement(fakes, asked)
             of_real = None
             if self.settings.loss == "relativistic":
@@ -154,20 +155,21 @@ class GAN:
                 loss = loss + cross_entropy(verdict.logits.float(), asked)
         return loss
 
-    def improve(self, loss: Tensor, said: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The generator's step on its whole loss; completes what the discriminator said for the log."""
-        self.generator.backward(loss)
-        self.generator.step()
-        return {"generator": loss.detach(), "loss": loss.detach() + said["discriminator"]}
+    @staticmethod
+    def improve(player: Player, loss: Tensor) -> Tensor:
+        """One step of one player; returns the loss for the log."""
+        player.backward(loss, last=True)
+        player.step()
+        return loss.detach()
 
-    def _judgement(self, images: Tensor, labels: Tensor | None) -> Verdict:
+    def _judgement(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> Verdict:
         if self.settings.diffaugment:
             images = diffaugment(images, self.shake, self.settings.diffaugment)
-        verdict: Verdict = self.discriminator.net(images, labels)
+        verdict: Verdict = self.discriminator.net.train().requires_grad_(learning)(images, labels)
         return verdict
 
     def _draw(
-        self, count: int, chance: torch.Generator, frequencies: PerClass | None = None
+        self, count: int, chance: torch.Generator, frequencies: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """This process's part of the joint batch's noise and labels."""
         mine = slice(parallel.rank() * count, (parallel.rank() + 1) * count)
@@ -177,20 +179,17 @@ class GAN:
             return z, None
         return z, sample_labels(joint, len(self.data.classes), chance, frequencies=frequencies)[mine].to(self.device)
 
-    # drawing and judging
+    # drawing
 
     @torch.no_grad()
-    def sample(
-        self, count: int, labels: Tensor | None = None, *, generator: torch.Generator,
-        frequencies: PerClass | None = None, batch: int = 256,
-    ) -> Tensor:  # fmt: skip
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator, batch: int = 256) -> Tensor:
         """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
         if labels is not None and not self.conditional:
             raise UserError("this generator is unconditional: it draws no class on demand; draw more and select")
         net, images = self._standing(), []
-        z = torch.randn(count, self.latent, generator=generator)
+        z = torch.randn(count, self.latent, generator=chance)
         if labels is None and self.conditional:
-            labels = sample_labels(count, len(self.data.classes), generator, frequencies=frequencies)
+            labels = sample_labels(count, len(self.data.classes), chance, frequencies=self.frequencies())
         for start in range(0, count, batch):
             part = slice(start, start + batch)
             drawn = net(z[part].to(self.device), None if labels is None else labels[part].to(self.device))
@@ -207,46 +206,48 @@ class GAN:
         chance = dice(self.seed, "standing")
         for _ in range(STANDING):
             net(*self._draw(self.settings.batch // parallel.world(), chance))
+        parallel.average_statistics(net)
         return net.eval()
 
-    def judge(self, stream: Stream, *, batch: int = 512, frequencies: PerClass | None = None) -> dict[str, float]:
-        images, labels = self._exhibit(self.settings.measure.judge_samples, "judge", frequencies)
-        found = self.judged_by.scalars(images, labels, stream, batch=batch)
+    def traces(self) -> dict[str, float]:
+        found, by_class = {}, self._by_class()
         if self.conditional:
-            sigma = self.spectral_norms()["sigma_gain"].amax(0)  # (K,)
-            self.judged_by.warn_of_explosion(sigma.tolist())
+            by_class["sigma"] = sigma = spectral_norms(self.generator.judged())["sigma_gain"].amax(0)  # (K,)
+            self.judge.warn_of_explosion(sigma.tolist())
             found["sigma_max"] = float(sigma.max())
-            found |= {f"sigma:{self.data.classes[k]}": float(sigma[k]) for k in self.judged_by.traced}
-        return found
+        shown = [(k, self.data.classes[k]) for k in self.judge.traced]
+        return found | {f"{key}:{name}": float(of[k]) for key, of in by_class.items() for k, name in shown}
 
-    def examine(
-        self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512, frequencies: PerClass | None = None
-    ) -> dict[str, Any]:
-        images, labels = self._exhibit(self.settings.measure.samples, "examine", frequencies)
-        found = self.judged_by.table(images, labels, stream, groups, batch=batch)
-        norms = self.spectral_norms() if self.conditional else {}
-        return found | {name: table.tolist() for name, table in norms.items()}
+    def details(self) -> dict[str, Any]:
+        norms = spectral_norms(self.generator.judged()) if self.conditional else {}
+        return {name: values.tolist() for name, values in (norms | self._by_class()).items()}
 
-    def _exhibit(self, count: int, purpose: str, frequencies: PerClass | None) -> tuple[Tensor, Tensor | None]:
-        """Images to be judged, with as many of each class as can be if the labels mean something."""
-        chance = dice(self.seed, purpose)
-        labels = torch.arange(count) % len(self.data.classes) if self.labelled else None
-        return self.sample(count, labels, generator=chance, frequencies=frequencies), labels
-
-    @torch.no_grad()
-    def spectral_norms(self) -> dict[str, Tensor]:
-        """Largest singular value of every layer's grouped class gains and biases, (layers, K) each."""
-        gains, biases = conditional_parameters(self.generator.judged())
-        return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}
+    def _by_class(self) -> dict[str, Tensor]:
+        return {key: values for term in self.terms.values() for key, values in term.by_class().items()}
 
     def state(self) -> dict[str, Any]:
         return {
             "generator": self.generator.state(),
             "discriminator": self.discriminator.state(),
             "lecam": self.lecam.state_dict(),
+            "terms": {name: term.state() for name, term in self.terms.items()},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.generator.load_state(state["generator"])
         self.discriminator.load_state(state["discriminator"])
         self.lecam.load_state_dict(state["lecam"])
+        for name, term in self.terms.items():
+            term.load_state(state["terms"][name])
+
+
+class ClassBalancing(GAN):
+    """Spec 01: the balance term on a relativistic, unconditional GAN."""
+
+    table = ClassBalancingSettings
+
+
+class GroupSpectral(GAN):
+    """Spec 02: gSR on a conditional GAN."""
+
+    table = GSRSettings

@@ -1,4 +1,4 @@
-"""Group spectral regularisation of a conditional GAN (spec 02).
+"""Group spectral regularisation of a conditional GAN (spec 02): a term of the generator's loss.
 
 On a long tail, conditional GANs collapse class by class: a rare class begins to draw a single pattern, just when the
 spectral norm of its conditional-BatchNorm gains, written as a matrix, explodes. The discriminator shows nothing of
@@ -11,93 +11,50 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
-from evenhand.data.loader import Batch, Feed
-from evenhand.data.prepared import Data
-from evenhand.data.stream import Stream, Streams
-from evenhand.methods.generate.gan import GAN
-from evenhand.methods.generate.players import Condition, GANTable, Nets
-from evenhand.methods.protocol import Progress
-from evenhand.pieces.spectral import conditional_parameters, gsr_loss, gsrip_loss
+from evenhand.methods.generate.term import Term
+from evenhand.pieces.spectral import class_spectral_norms, conditional_parameters, gsr_loss, gsrip_loss
+from evenhand.settings import Settings
 
 
-class GSRSettings(GANTable):
-    """[method] of gSR; ``net.group_normalised`` of a plain GAN is the baseline gSN."""
+class SpectralSettings(Settings):
+    """[method.gsr] of any conditional GAN."""
 
-    name: Literal["gsr-gan"] = "gsr-gan"
-    net: Nets = Nets(name="sngan")
-    condition: Condition = Field("projection", description="who knows the class: the generator alone, or both")
     rule: Literal["gsr", "gsrip"] = Field("gsr", description="the paper's, or the baseline on Gram matrices")
     strength: float = Field(0.5, ge=0, description="weight of the penalty; 0: plain GAN")
     alpha: float = Field(0.99, ge=0, lt=1, description="of the effective number of samples; 0: all classes alike")
     form: Literal["mean", "sum"] = Field("mean", description="over layers and classes, as released, or the thesis' sum")
     iterations: int = Field(4, gt=0, description="of power iteration at each step")
 
-    @model_validator(mode="after")
-    def _conditional(self) -> GSRSettings:
-        if self.condition == "none":
-            raise ValueError("gSR acts on class parameters: set condition to projection, acgan or generator")
-        return self
 
+class Spectral(Term):
+    """The penalty on a generator's class parameters: of all classes, not only those of the batch."""
 
-class GroupSpectral:
-    """A conditional GAN whose class parameters are kept from exploding."""
-
-    table = GSRSettings
-
-    def __init__(
-        self, settings: GSRSettings, data: Data, *, seed: int, device: torch.device, annotator: Any = None
-    ) -> None:
-        self.settings = settings
-        self.gan = GAN(settings, data, seed=seed, device=device, annotator=annotator)
-        self.counts = torch.tensor(data.counts, dtype=torch.float64, device=device)
+    def __init__(self, settings: SpectralSettings, counts: list[int], draws: nn.Module, device: torch.device) -> None:
+        self.settings, self.strength, self.draws = settings, settings.strength, draws
+        self.counts = torch.tensor(counts, dtype=torch.float64, device=device)
         self.vectors: dict[str, Tensor] = {}  # of the power iteration, warm from step to step
 
-    check = staticmethod(GAN.check)
-
-    def feeds(self, streams: Streams) -> dict[str, Feed]:
-        return self.gan.feeds(streams)
-
-    def schedule(self, at: Progress) -> None:
-        self.gan.schedule(at)
-
-    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
-        gan = self.gan
-        for real, labels in gan.parts(batch["labelled"]):
-            said = gan.discriminate(real, labels)
-        fakes, asked = gan.generate(len(real))
-        loss = gan.fooling_loss(fakes, asked, real, labels)
-        if not self.settings.strength:
-            return said | gan.improve(loss, said)
-        penalty = self._penalty()
-        said |= gan.improve(loss + self.settings.strength * penalty, said)
-        return said | {"penalty": penalty.detach()}
-
-    def _penalty(self) -> Tensor:
-        """Of all classes, not only those of the batch."""
+    def __call__(self, fakes: Tensor, asked: Tensor | None) -> Tensor:
         s = self.settings
-        gains, biases = conditional_parameters(self.gan.generator.net)
+        gains, biases = conditional_parameters(self.draws)
         if s.rule == "gsrip":
             return gsrip_loss(gains, biases, self.counts, alpha=s.alpha, form=s.form)
         return gsr_loss(
             gains, biases, self.counts, alpha=s.alpha, form=s.form, iterations=s.iterations, state=self.vectors
         )
 
-    def sample(self, count: int, labels: Tensor | None = None, *, generator: torch.Generator) -> Tensor:
-        """Images, uint8 (N, C, H, W), by the averaged generator."""
-        return self.gan.sample(count, labels, generator=generator)
-
-    def judge(self, stream: Stream, *, batch: int = 512) -> dict[str, float]:
-        return self.gan.judge(stream, batch=batch)
-
-    def examine(self, stream: Stream, groups: dict[str, list[int]], *, batch: int = 512) -> dict[str, Any]:
-        return self.gan.examine(stream, groups, batch=batch)
-
     def state(self) -> dict[str, Any]:
-        return {"gan": self.gan.state(), "vectors": dict(self.vectors)}
+        return dict(self.vectors)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.gan.load_state(state["gan"])
-        self.vectors = dict(state["vectors"])
+        self.vectors = dict(state)
+
+
+@torch.no_grad()
+def spectral_norms(draws: nn.Module) -> dict[str, Tensor]:
+    """What explodes: largest singular values of every layer's grouped class gains and biases, (layers, K) each."""
+    gains, biases = conditional_parameters(draws)
+    return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}

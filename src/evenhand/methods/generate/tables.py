@@ -1,15 +1,19 @@
-"""The two players of a GAN as a recipe describes them: networks, optimisers, and what all [method] tables share."""
+"""The [method] tables of GANs: networks, optimisers, and the terms that papers add to the generator's loss."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
+from evenhand.data.prepared import Data
 from evenhand.errors import UserError
-from evenhand.methods.generate.judging import Measure
+from evenhand.measure.judging import Measure
+from evenhand.methods.generate.class_balancing import BalanceSettings, check_balance
+from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.nets.biggan import BigGenerator, big_discriminator
 from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator
 from evenhand.pieces.gan_losses import Adversarial
@@ -67,7 +71,7 @@ class Adam(Settings):
 
 
 class GANTable(Settings):
-    """What the [method] tables of all GANs have in common."""
+    """What all GANs have in common; terms stack."""
 
     batch: int = Field(64, gt=0, description="real images of a discriminator step, over all processes")
     net: Nets = Nets()
@@ -83,4 +87,58 @@ class GANTable(Settings):
     lecam_start: int = Field(1000, ge=0, description="discriminator steps before it")
     r1: float = Field(0.0, ge=0, description="weight of the R1 gradient penalty; 0: off")
     r1_every: int = Field(16, gt=0, description="steps between R1 penalties, which count so much more")
+    balance: BalanceSettings | None = Field(None, description="table: a classifier asks for classes drawn too rarely")
+    gsr: SpectralSettings | None = Field(None, description="table: a brake on the parameters of each class")
     measure: Measure = Measure()
+
+    @model_validator(mode="after")
+    def _conditional(self) -> GANTable:
+        asked = self.balance and (self.balance.rule == "classify" or self.balance.labels == "inverse")
+        if self.condition == "none" and (asked or (self.gsr and self.gsr.strength)):
+            what = "gSR acts on class parameters" if not asked else "this balance asks the generator for classes"
+            raise ValueError(f"{what}: set condition to generator, projection or acgan")
+        return self
+
+
+class GANSettings(GANTable):
+    """[method] of a plain GAN; with ``net.group_normalised`` it is gSN, a baseline of gSR."""
+
+    name: Literal["gan"] = "gan"
+
+
+class ClassBalancingSettings(GANTable):
+    """[method] of the class-balancing GAN as in the paper; the classifier is named in [needs] as ``classifier``."""
+
+    name: Literal["class-balancing-gan"] = "class-balancing-gan"
+    loss: Adversarial = "relativistic"
+    ema_start: int = Field(20_000, ge=0, description="step from which on it averages; before, it follows")
+    balance: BalanceSettings = BalanceSettings()
+
+
+class GSRSettings(GANTable):
+    """[method] of gSR as in the paper."""
+
+    name: Literal["gsr-gan"] = "gsr-gan"
+    net: Nets = Nets(name="sngan")
+    condition: Condition = Field("projection", description="who knows the class: the generator alone, or both")
+    gsr: SpectralSettings = SpectralSettings()
+
+
+def check_gan(settings: GANTable, data: Data, given: Collection[str]) -> None:
+    """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
+    size = data.facts.size
+    if len(size) != 2:
+        raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
+    if size[0] != size[1]:
+        raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")
+    if settings.measure.features != "inception" and "annotator" not in given:
+        raise UserError(
+            "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
+            "or method.measure.features = 'inception'"
+        )
+    if settings.balance:
+        check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
+    elif "classifier" in given:
+        raise UserError("needs.classifier is for the balance term: add [method.balance], or leave it out")
+    with torch.device("meta"):
+        settings.net.build(size[0], data.inputs, len(data.classes), settings.condition)

@@ -1,0 +1,193 @@
+"""Images from a finished generator: without its data, by any drawer, and a classifier trained on them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
+from evenhand.errors import UserError
+from evenhand.run import samples
+from evenhand.run.measuring import measure
+from evenhand.run.opening import open_run
+from evenhand.run.recipe import validate
+from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
+from evenhand.run.training import train
+from evenhand.tasks.classify import CLASSIFY
+from evenhand.tasks.generate import GENERATE
+from helpers import seeded
+
+pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class", "ignore:one training image")
+
+DATA = {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []}
+RUN = {"steps": 1, "progress": False, "threads": 1}
+SMALL = {"batch": 6, "ema_start": 1, "measure": {"judge_samples": 60, "samples": 40}}
+
+
+def classifier(folder: Path, seed: int = 0, data: dict[str, Any] = DATA) -> Path:
+    method = {"name": "classifier", "batch": 16, "net": {"name": "small-cnn", "width": 2}}
+    run = {**RUN, "steps": 3, "seed": seed, "folder": str(folder)}
+    return train(validate({"data": data, "method": method, "run": run}, "c"))
+
+
+def generator(
+    folder: Path, name: str, needs: dict[str, Path], data: dict[str, Any] = DATA, run: Any = RUN, **method: Any
+) -> Path:
+    net = {"name": "sndcgan" if name == "class-balancing-gan" else "sngan", "width": 2}
+    tree = {
+        "data": data, "method": {"name": name, "net": net, **SMALL, **method},
+        "needs": {key: str(need) for key, need in needs.items()}, "run": {**run, "folder": str(folder)},
+    }  # fmt: skip
+    return train(validate(tree, "g"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("samples")
+
+
+@pytest.fixture(scope="module")
+def annotator(root: Path) -> Path:
+    return classifier(root / "annotator")
+
+
+@pytest.fixture(scope="module")
+def gsr(root: Path, annotator: Path) -> Path:
+    return generator(root / "gsr", "gsr-gan", {"annotator": annotator}, run={**RUN, "select": "val:fid"})
+
+
+@pytest.fixture(scope="module")
+def balancing(root: Path, annotator: Path) -> Path:
+    other = classifier(root / "long-tailed", seed=7)
+    return generator(root / "cb", "class-balancing-gan", {"annotator": annotator, "classifier": other})
+
+
+class Painter:
+    """Draws the label as brightness: all that sampling asks of a method."""
+
+    task = GENERATE
+    labelled = True
+
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+        assert labels is not None
+        return labels.byte().view(-1, 1, 1, 1).expand(count, 1, 8, 8)
+
+
+def test_any_drawer_draws(annotator: Path) -> None:
+    assert (draw(Painter(), 3, 5) == 3).all()  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="draws no images"):
+        draw(open_run(annotator).method, 0, 3)
+    with pytest.raises(UserError, match="draws no images"):
+        sample_run(annotator, count=1)
+
+
+def test_a_run_is_sampled_to_a_folder(gsr: Path, tmp_path: Path) -> None:
+    out = sample_run(gsr, "ring", 3, tmp_path / "out")
+    assert sorted(p.name for p in out.iterdir()) == ["contact-sheet.png", "ring"]
+    assert len(list((out / "ring").glob("*.png"))) == 3
+    everything = sample_run(gsr, count=2)
+    assert len(list(everything.glob("*/*.png"))) == 20
+    with pytest.raises(UserError, match="did you mean 'ring'"):
+        sample_run(gsr, "rng", 3)
+    again = prepare_data(DataSettings(set=str(everything), size=32))  # images by class: a data set
+    assert set(again.classes) == {p.name for p in everything.iterdir() if p.is_dir()}
+
+
+def test_an_unconditional_generator_selects(balancing: Path) -> None:
+    method: Any = open_run(balancing).method
+    images = method.sample(64, chance=seeded())
+    common = int(method.judge.label(images).bincount(minlength=10).argmax())
+    found = draw(method, common, 5)
+    assert len(found) == 5
+    assert (method.judge.label(found) == common).all()
+
+
+def test_contact_sheet() -> None:
+    images = torch.stack([torch.full((1, 28, 28), value, dtype=torch.uint8) for value in (0, 100, 200)])
+    sheet = contact_sheet(images, 2)
+    assert sheet.size == (2 * 58 + 2, 2 * 58 + 2)
+    assert [sheet.getpixel(at) for at in ((0, 0), (10, 10), (70, 10), (10, 70), (70, 70))] == [255, 0, 100, 200, 255]
+
+
+@pytest.mark.parametrize("name", ["class-balancing-gan", "gsr-gan"])
+def test_a_run_samples_without_its_data_and_needs(name: str, gsr: Path, tmp_path: Path) -> None:
+    """Its folder is a model: networks it needed, classes and frame are in it."""
+    photos = sample_run(gsr, count=6, out=tmp_path / "photos")
+    data = {"set": str(photos), "size": 32, "augment": []}
+    needs = {"annotator": classifier(tmp_path / "a", data=data)}
+    if name == "class-balancing-gan":
+        needs["classifier"] = classifier(tmp_path / "c", 1, data)
+    made = generator(tmp_path / "g", name, needs, data)
+    before = labelled_samples(open_run(made).method, 12)
+    for gone in (photos, *needs.values()):
+        shutil.rmtree(gone)
+    moved = made.rename(tmp_path / "elsewhere")
+    method = open_run(moved).method
+    for was, found in zip(before, labelled_samples(method, 12), strict=True):
+        assert torch.equal(was, found)
+    if name == "gsr-gan":
+        assert len(list((sample_run(moved, "ring", 2) / "ring").glob("*.png"))) == 2
+    assert method.details().keys() == ({"frequency"} if len(needs) == 2 else {"sigma_gain", "sigma_bias"})
+    with pytest.raises(UserError):
+        measure(moved)
+
+
+# a classifier trained on what was drawn
+
+
+def test_the_score_is_kept_with_the_measurement(gsr: Path, annotator: Path) -> None:
+    score = classifier_score(gsr, count=40, epochs=1)
+    assert 0 <= score["min_recall"] <= score["mean_recall"] <= 1
+    kept = json.loads((gsr / "measure.json").read_text())
+    assert kept["classifier_score"] == score
+    assert measure(gsr)["classifier_score"] == score  # the same checkpoint, measured again
+    with pytest.raises(UserError, match="does not train a classifier"):
+        classifier_score(gsr, recipe="gsr-fashion")
+    with pytest.raises(UserError, match="draws no images"):
+        classifier_score(annotator, count=40)
+    text = (gsr / "measure.json").read_text()
+    (gsr / "measure.json").unlink()
+    with pytest.raises(UserError, match="not measured yet"):
+        classifier_score(gsr, count=40)
+    (gsr / "measure.json").write_text(text)
+
+
+def test_it_learns_from_drawn_images_and_is_tested_on_the_real_test_split(
+    gsr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit, score = Mock(wraps=samples.fit), Mock(wraps=CLASSIFY.score)
+    monkeypatch.setattr(samples, "fit", fit)
+    monkeypatch.setattr(CLASSIFY, "score", score)
+    classifier_score(gsr, count=25, epochs=1)
+    run = open_run(gsr)
+    real = run.data().streams
+    method, streams, _ = fit.call_args.args
+    assert streams.keys() == {"labelled"}
+    images, labels = labelled_samples(run.method, 25)
+    drawn = streams["labelled"]
+    assert torch.equal(drawn.fetch(torch.arange(25)), images)
+    assert torch.equal(drawn.labels, labels)
+    assert method.data.counts == labels.bincount(minlength=10).tolist() != run.model.facts.counts
+    score.assert_called_once()
+    assert score.call_args.args[1].digest() == real["test"].digest() != real["labelled"].digest()
+
+
+def test_drawn_images_have_the_labels_asked_for_or_the_annotators(gsr: Path, balancing: Path) -> None:
+    """Never those of the classifier in the loop, which other runs do not have: their scores would not compare."""
+    images, labels = labelled_samples(open_run(gsr).method, 20)
+    assert images.shape == (20, 3, 32, 32)
+    assert labels.bincount().tolist() == [2] * 10
+    method: Any = open_run(balancing).method
+    images, labels = labelled_samples(method, 200)
+    annotator: Any = open_run(balancing / "needs" / "annotator").method
+    assert torch.equal(labels, annotator.predict(images).argmax(1))
+    own = method.terms["balance"].classify(images.float() / 127.5 - 1).argmax(1)
+    assert not torch.equal(labels, own)
