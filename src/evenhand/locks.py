@@ -13,11 +13,14 @@ from evenhand.errors import UserError
 
 @contextmanager
 def held(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Hold the lock beside ``folder``, for all processes of a run; another holder is waited for, or named in an error."""
+    """Hold the lock beside ``folder`` for all processes of a run; another holder is waited for, or named."""
     if not parallel.is_writer():
         yield
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder} ({error.strerror}); choose another run.folder") from error
     with folder.with_name(f".{folder.name}.lock").open("a+") as file:
         if not _take(file.fileno(), wait):
             file.seek(0)

@@ -74,8 +74,8 @@ def test_a_run_keeps_its_words_when_the_table_grows(cli: Callable[..., Any], tab
         file.writelines("aardvark aardvark aardvark aardvark aardvark,animals\n" for _ in range(40))
     grown = open_run("run")
     assert run.method.data.vocabulary is not None
-    assert grown.data.vocabulary is not None
-    assert grown.data.vocabulary.words == run.method.data.vocabulary.words
+    assert grown.method.data.vocabulary is not None
+    assert grown.method.data.vocabulary.words == run.method.data.vocabulary.words
     x = run.method.data.vocabulary.encode(["mist and hail"])
     assert torch.equal(run.method.predict(x), grown.method.predict(x))  # type: ignore[attr-defined]
 

@@ -70,7 +70,7 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         }
         log.append({"kind": "val", "step": step, "epoch": step / 9, **row, **traced})
     streams = {"labelled": {"classes": CLASSES, "counts": COUNTS, "digest": "feed02", "samples": 1110}}
-    recipe = f'[method]\nname = "gsr-gan"\nstrength = {strength}\n[method.optim_g]\nlr = 1e-3\n[run]\nseed = {seed}\n'
+    recipe = f'[method]\nname = "gsr-gan"\ngsr.strength = {strength}\noptim_g.lr = 1e-3\n[run]\nseed = {seed}\n'
     (folder / "recipe.toml").write_text(recipe)
     model = {"format": 2, "task": "generate", "facts": {"classes": CLASSES, "counts": COUNTS}}
     (folder / "model.json").write_text(json.dumps(model))

@@ -40,4 +40,4 @@ def test_seeds_start_where_asked(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     folder = reproduce(str(recipe), seeds=2, first_seed=3, variants=["ce"], out=tmp_path / "runs")
-    assert sorted(path.name for path in folder.glob("*-*")) == ["ce-3", "ce-4"]
+    assert sorted(path.parent.name for path in folder.glob("*/model.json")) == ["ce-3", "ce-4"]

@@ -57,7 +57,9 @@ def literal(value: Any) -> str:
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        tree = tree.setdefault(part, {})
+        if tree.get(part) is None:  # a table that is left out
+            tree[part] = {}
+        tree = tree[part]
         if not isinstance(tree, dict):
             raise UserError(f"--set {key}: '{part}' is a value, not a table")
     tree[last] = value
