@@ -138,7 +138,7 @@ def test_check_and_train_refuse_a_generator_before_its_needs_are_trained(cli: Cl
         "data.n_max=8",
         "data.val_per_class=2",
         "data.imbalance=4",
-        "method.rule=classify",
+        "method.balance.rule=classify",
         f"run.folder={tmp_path / 'run'}",
     ]
     for command in ("check", "train"):

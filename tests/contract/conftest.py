@@ -12,16 +12,16 @@ from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.run import opening
 
+BUILT: dict[str, Data] = {}
 
-@pytest.fixture(scope="session", autouse=True)
+
+@pytest.fixture(scope="module", autouse=True)
 def data_built_once() -> Iterator[None]:
-    built: dict[str, Data] = {}
-
     def remembered(settings: DataSettings, facts: Facts | None = None, **how: Any) -> Data:
         key = f"{settings.model_dump_json()} {facts and facts.model_dump_json()} {how}"
-        if key not in built:
-            built[key] = prepare_data(settings, facts, **how)
-        return built[key]
+        if key not in BUILT:
+            BUILT[key] = prepare_data(settings, facts, **how)
+        return BUILT[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening, "prepare_data", remembered)

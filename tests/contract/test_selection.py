@@ -67,5 +67,7 @@ def test_the_test_split_is_opened_under_oracle_only(tmp_path: Path) -> None:
 
 
 def test_unknown_metric_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.select = 'val:recal': 'recal' is no number of task classify; known"):
+    with pytest.raises(
+        UserError, match=r"run\.select = 'val:recal': 'recal' is no number of task classify; did you mean 'min_recall'"
+    ):
         run(tmp_path / "run", "val:recal")

@@ -128,7 +128,7 @@ def test_views_are_drawn_one_by_one_and_anew_each_step(memory: Stream) -> None:
 def test_unlabelled_streams_hide_their_labels(memory: Stream) -> None:
     hidden = memory.unlabelled()
     (batch,) = load(hidden, Feed("unlabelled", 7, (plain,)), 0, 1)
-    assert batch.labels is None
+    assert batch.targets == (None,)
     assert hidden.labels is None
     with pytest.raises(ValueError, match="has no labels"):
         _ = batch.y

@@ -232,10 +232,13 @@ def _side(part: Stream) -> int:
 
 def _frame(domains: dict[str, Streams], settings: DataSettings) -> tuple[int, int]:
     """Side and channels of all images: the largest that any domain has, unless the recipe says otherwise."""
-    shapes = [part.fetch(torch.tensor([0])).shape for parts in domains.values() for part in parts.values() if len(part)]
-    if not shapes:
+    parts = [part for parts in domains.values() for part in parts.values() if len(part)]
+    if not parts:
         raise UserError("the domains have no images")
-    if min(map(len, shapes)) == 2 and len({shape[1:] for shape in shapes}) > 1:
-        kinds = sorted({"images" if len(shape) == 4 else f"vectors of {shape[1]}" for shape in shapes})
-        raise UserError(f"the domains hold {' and '.join(kinds)}; bring all of one kind and length")
+    shapes = [part.fetch(torch.tensor([0])).shape for part in parts]
+    kinds = {
+        f"vectors of {s[1]}" if part.kind == "vectors" else part.kind for part, s in zip(parts, shapes, strict=True)
+    }
+    if len(kinds) > 1:
+        raise UserError(f"the domains hold {' and '.join(sorted(kinds))}; bring all of one kind and length")
     return settings.size or max(shape[-1] for shape in shapes), 1 if settings.grey else max(s[1] for s in shapes)

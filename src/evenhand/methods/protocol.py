@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.measure.judging import Judge
 from evenhand.nets import HeadedNet
+from evenhand.pieces.player import Player
 from evenhand.randomness import dice
 from evenhand.tasks import Scores, Task
 from evenhand.tasks.classify import CLASSIFY
@@ -92,6 +93,11 @@ class Method(ABC):
         """What the final table shows of the method, as plain values."""
         return {}
 
+    def size(self) -> int:
+        """Trainable parameters."""
+        players = [part for part in vars(self).values() if isinstance(part, Player)]
+        return sum(p.numel() for player in players for p in player.parameters)
+
     @abstractmethod
     def state(self) -> dict[str, Any]:
         """Everything that changes during training, as tensors and plain values."""
@@ -106,6 +112,7 @@ class Recogniser(Method):
     task = CLASSIFY
     logit_scale: float = 1.0  # by which a network's cosine logits are multiplied in training
     tells: bool = False  # whether ``tell`` can
+    player: Player | None = None
 
     @property
     def embeds(self) -> bool:
@@ -113,8 +120,8 @@ class Recogniser(Method):
         return self.network() is not None
 
     def network(self) -> HeadedNet | None:
-        """The network that predicts, in eval mode; a method without one writes ``predict`` instead."""
-        return None
+        """The network that predicts, in eval mode: the ``player``'s; a method without one writes ``predict``."""
+        return None if self.player is None else cast(HeadedNet, self.player.judged())
 
     @torch.no_grad()
     def predict(self, x: Any) -> Tensor:

@@ -87,9 +87,7 @@ def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.
             began = time.perf_counter()
         scalars = method.update({name: next(batch) for name, batch in batches.items()})
         sum(float(value) for value in scalars.values())  # waits for the device
-    player: Any = getattr(method, "player", None)
-    size = sum(p.numel() for p in player.parameters) if player is not None else 0
-    return (time.perf_counter() - began) / TIMED, total, size
+    return (time.perf_counter() - began) / TIMED, total, method.size()
 
 
 def _memory(device: torch.device) -> str:

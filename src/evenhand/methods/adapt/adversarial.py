@@ -53,6 +53,7 @@ class DomainAdversarial(Recogniser):
     """Two players: the classifier, and the discriminator (or rival) whose gradient reaches it reversed."""
 
     table: Any = DomainAdversarialSettings
+    player: Player
 
     def __init__(self, settings: AdaptTable, data: Data, *, seed: int, device: torch.device) -> None:
         s, K = settings, len(data.classes)

@@ -24,10 +24,11 @@ from evenhand.data.samplers import sample_weights
 from evenhand.data.stream import Streams
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Progress, Recogniser
-from evenhand.nets import HeadedNet, HeadKind
+from evenhand.nets import HeadKind
 from evenhand.pieces import losses
 from evenhand.pieces.mixing import mixup
 from evenhand.pieces.perturbed import LPFSGD
+from evenhand.pieces.player import Player
 from evenhand.pieces.sam import SAM
 from evenhand.pieces.schedules import milestone
 from evenhand.randomness import dice
@@ -69,6 +70,7 @@ class LongTailClassifier(Recogniser):
     """One network, one optimiser, one weighted loss."""
 
     table = ClassifierSettings
+    player: Player
 
     def __init__(self, settings: ClassifierSettings, data: Data, *, seed: int, device: torch.device) -> None:
         self.settings, self.data, self.seed = settings, data, seed
@@ -156,10 +158,6 @@ class LongTailClassifier(Recogniser):
             terms = -(target * self.weights * logits.float().log_softmax(1)).sum(1)  # (N,)
             return terms.sum() / self._mass(target).sum()
         return cross_entropy(logits.float(), target, self.weights)
-
-    def network(self) -> HeadedNet:
-        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
-        return net
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

@@ -26,6 +26,7 @@ from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
 from evenhand.nets import HeadedNet
 from evenhand.pieces import losses
+from evenhand.pieces.player import Player
 from evenhand.settings import Settings
 
 
@@ -63,6 +64,7 @@ class SecondStage(Recogniser):
     """Frozen features, a new or rescaled head."""
 
     table = SecondStageSettings
+    player: Player
 
     def __init__(
         self, settings: SecondStageSettings, data: Data, *, seed: int, device: torch.device, first: Any = None
@@ -125,10 +127,6 @@ class SecondStage(Recogniser):
             self.player.backward(loss * parallel.share(torch.tensor(float(len(y)), device=x.device)), last=True)
             self.player.step()
         return {"loss": loss.detach()}
-
-    def network(self) -> HeadedNet:
-        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
-        return net
 
     def state(self) -> dict[str, Any]:
         return self.player.state()

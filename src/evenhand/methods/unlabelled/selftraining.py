@@ -20,7 +20,7 @@ from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.methods.common import Net, Optim, Schedule, Spared
 from evenhand.methods.protocol import Recogniser
-from evenhand.nets import HeadedNet
+from evenhand.pieces.player import Player
 from evenhand.settings import Settings
 
 WATCHED = 0.99  # decay of the counts behind the share kept: about the last hundred steps
@@ -59,6 +59,8 @@ class SelfTrainingTable(Settings):
 
 class SelfTraining(Recogniser):
     """The network, its passes, its predictions and the share of pseudo-labels kept."""
+
+    player: Player
 
     def __init__(self, settings: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
         self.settings, self.data, self.seed = settings, data, seed
@@ -113,10 +115,6 @@ class SelfTraining(Recogniser):
         counts = torch.stack([torch.bincount(part, minlength=classes) for part in (pseudo, pseudo[kept])])  # (2, K)
         self.tally = WATCHED * self.tally + parallel.total(counts.float())
         return {"kept": kept.float().mean()}
-
-    def network(self) -> HeadedNet:
-        net: HeadedNet = self.player.judged()  # type: ignore[assignment]
-        return net
 
     def traces(self) -> dict[str, float]:
         if not self.settings.unlabelled_weight:
