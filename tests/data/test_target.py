@@ -72,7 +72,7 @@ def test_boxes_count_pick_and_join(scenes: Stream) -> None:
     assert isinstance(both.samples, Joined)
     assert [image.shape[-1] for image in both.fetch(torch.tensor([3, 0]))] == [6, 4]
     assert both.samples.name(3) == "image 2"
-    assert scenes.unlabelled().truth is None
+    assert scenes.unlabelled().target is None
     assert scenes.digest() != scenes.unlabelled().digest()
     assert scenes.digest() != Stream(Sizes(3), objects([0, 1], [], [0]), ("cat", "dog")).digest()
 

@@ -132,7 +132,7 @@ class Loader:
             if isinstance(made, UserError):
                 raise made
             samples, indices = made
-            truth = None if self.stream.truth is None else moved(self.stream.truth.of(indices), self.device)
+            truth = None if self.stream.target is None else moved(self.stream.target.of(indices), self.device)
             samples, chance = moved(samples, self.device), dice(self.seed, "augment", step, parallel.rank())
             seen = [view.see(samples, truth, chance) for view in self.feed.views]
             yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.sources.source import Kind, Memory, Source, joined
-from evenhand.data.target import Classes, Target
+from evenhand.data.target import Classes
 from evenhand.errors import UserError
 
 __all__ = ["Memory", "Source", "Stream", "Streams", "join"]
@@ -19,33 +19,32 @@ __all__ = ["Memory", "Source", "Stream", "Streams", "join"]
 
 @dataclass(frozen=True)
 class Stream:
-    """Samples with class names; ``target`` is None where training must not know it. Labels (N,) stand for Classes."""
+    """Samples with class names; ``target``, a ``Target``, is None where training must not know it.
+
+    Labels (N,) stand for ``Classes`` of them.
+    """
 
     samples: Source
-    target: Target | Tensor | None
+    target: Any
     classes: tuple[str, ...]
     name: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.target, Tensor):
             object.__setattr__(self, "target", Classes(self.target))
-        if self.truth is None:
+        if self.target is None:
             return
-        if len(self.truth) != len(self.samples):
-            raise UserError(f"stream '{self.name}': {len(self.truth)} labels for {len(self.samples)} samples")
-        self.truth.check(len(self.classes), f"stream '{self.name}'")
+        if len(self.target) != len(self.samples):
+            raise UserError(f"stream '{self.name}': {len(self.target)} labels for {len(self.samples)} samples")
+        self.target.check(len(self.classes), f"stream '{self.name}'")
 
     def __len__(self) -> int:
         return len(self.samples)
 
     @property
-    def truth(self) -> Target | None:
-        return self.target  # type: ignore[return-value]
-
-    @property
     def labels(self) -> Tensor | None:
         """The class of each sample (N,), where the target is one and may be known."""
-        return self.truth.labels if isinstance(self.truth, Classes) else None
+        return self.target.labels if isinstance(self.target, Classes) else None
 
     @property
     def kind(self) -> Kind:
@@ -54,9 +53,9 @@ class Stream:
     @property
     def counts(self) -> list[int]:
         """Samples (or objects) per class."""
-        if self.truth is None:
+        if self.target is None:
             raise UserError(f"stream '{self.name}' has no labels, so no class counts")
-        return self.truth.counts(len(self.classes))
+        return self.target.counts(len(self.classes))
 
     def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Any:
         """A stacked tensor, or a list where sizes differ."""
@@ -64,7 +63,7 @@ class Stream:
 
     def subset(self, rows: Tensor, name: str | None = None) -> Stream:
         """The samples at ``rows``, in that order; memory is copied, files are only re-indexed."""
-        target = None if self.truth is None else self.truth.pick(rows)
+        target = None if self.target is None else self.target.pick(rows)
         return Stream(self.samples.pick(rows), target, self.classes, self.name if name is None else name)
 
     def unlabelled(self) -> Stream:
@@ -74,8 +73,8 @@ class Stream:
     def digest(self) -> str:
         """First 16 hex digits of a sha256 over samples, target and class names."""
         sha = hashlib.sha256("\0".join(self.classes).encode())
-        if self.truth is not None:
-            sha.update(self.truth.identity())
+        if self.target is not None:
+            sha.update(self.target.identity())
         for part in self.samples.identity():
             sha.update(part)
         return sha.hexdigest()[:16]
@@ -86,5 +85,5 @@ Streams = dict[str, Stream]
 
 def join(streams: Sequence[Stream], name: str) -> Stream:
     """One labelled stream of several with the same classes."""
-    first, *others = [stream.truth for stream in streams if stream.truth is not None]
+    first, *others = [stream.target for stream in streams if stream.target is not None]
     return Stream(joined([s.samples for s in streams]), first.join(others), streams[0].classes, name)

@@ -57,7 +57,7 @@ def _told(stream: Any) -> dict[str, Any]:
     return {
         "samples": len(stream),
         "classes": list(stream.classes),
-        "counts": None if stream.truth is None else stream.counts,
+        "counts": None if stream.target is None else stream.counts,
         "digest": stream.digest(),
     }
 

@@ -76,7 +76,8 @@ def check_needs(recipe: Recipe) -> None:
         if name not in known:
             takes = did_you_mean(name, known) if known else "it needs none"
             raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
-        load_recipe(need.recipe, need.set)
+        if not (Path(recipe.run.folder) / "needs" / name / "last.pt").is_file():
+            load_recipe(need.recipe, need.set)
 
 
 def open_run(folder: str | Path, *, name: str | None = None, device: str | None = None) -> OpenRun:
