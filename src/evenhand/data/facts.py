@@ -11,7 +11,8 @@ from evenhand.settings import Settings
 class Facts(Settings):
     """Classes and their training counts, and how raw samples become a network's input.
 
-    ``inputs`` is the width of a network's first layer: image channels, vector length or vocabulary size.
+    ``inputs`` is the width of a network's first layer: image channels, vector length or vocabulary size. ``size`` is
+    that of images, also of those whose features (data.embed) the vectors are.
     """
 
     kind: Kind = "images"

@@ -77,7 +77,7 @@ def prepare_data(
     margin; ``embed`` computes the features that data.embed asks for.
     """
     with users_mistake("[data]"):
-        streams = _streams(settings, whole=whole, embed=embed)
+        streams, embedded = _streams(settings, whole=whole, embed=embed)
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
@@ -89,7 +89,7 @@ def prepare_data(
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, embedded), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -107,15 +107,17 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
     return Data(facts, shown(settings.augment), shown(settings.strong), shown([]), streams)
 
 
-def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> Streams:
-    """All streams by their final names, as they are read."""
+def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, list[int]]:
+    """All streams by their final names, as they are read, and the size of the images that were embedded, if any."""
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
+    embedded: list[int] = []
     if settings.embed:
         if embed is None:
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
+        embedded = list(parts["train"].fetch(torch.tensor([0])).shape[2:])
         parts = embed(parts, settings.embed, settings.embed_size)
     train, test = parts["train"], parts.get("test")
     if test is None and not adapting:
@@ -148,7 +150,7 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> Str
         streams["test"] = test
     if "unlabelled" in parts:
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
-    return streams
+    return streams, embedded
 
 
 def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabulary) -> Facts:
@@ -160,7 +162,7 @@ def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabu
     )  # fmt: skip
 
 
-def _facts_of_samples(settings: DataSettings, train: Stream) -> Facts:
+def _facts_of_samples(settings: DataSettings, train: Stream, embedded: list[int]) -> Facts:
     sample = train.fetch(torch.tensor([0]))
     if train.kind == "vectors":
         refuse_image_settings(settings)
@@ -169,7 +171,7 @@ def _facts_of_samples(settings: DataSettings, train: Stream) -> Facts:
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=list(sample.shape[2:]), mean=list(mean), std=list(std),
+        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
 

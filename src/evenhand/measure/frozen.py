@@ -50,6 +50,11 @@ def embed(streams: Streams, network: str, side: int) -> Streams:
     return embedded
 
 
+def features_of(stream: Stream, network: str, side: int) -> Tensor:
+    """(N, d) of one stream, nothing kept."""
+    return _compute(stream, _frozen(*_weights(network)), side, stream.name)
+
+
 def _weights(network: str) -> tuple[str, Path]:
     """A network's name and the file of its weights, fetched if it is one of the built-in ones."""
     name, _, file = network.partition(":")

@@ -127,7 +127,7 @@ class GSRSettings(GANTable):
 def check_gan(settings: GANTable, data: Data, given: Collection[str]) -> None:
     """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
     size = data.facts.size
-    if len(size) != 2:
+    if data.facts.kind != "images":
         raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
     if size[0] != size[1]:
         raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")

@@ -1,0 +1,128 @@
+"""A run in use: ``evenhand.load``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import evenhand
+from evenhand.errors import UserError
+from evenhand.nets import build_net
+from evenhand.run.recipe import validate
+from evenhand.run.training import train
+from helpers import save_picture, tree
+
+NAMES = [f"{split}/{k}/{i}.png" for split in ("train", "test") for k in ("ant", "bee", "cat") for i in range(6)]
+
+
+def trained(folder: Path, data: dict[str, Any], **method: Any) -> Path:
+    table = {"name": "classifier", "batch": 8, "net": {"name": "small-cnn", "width": 2}, **method}
+    run = {"folder": str(folder), "steps": 3, "progress": False}
+    return train(validate({"data": data, "method": table, "run": run}, "test"))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tree(tmp_path_factory.mktemp("photos"), *NAMES, side=20)
+
+
+@pytest.fixture(scope="module")
+def model(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Its folder moved after training, its photographs elsewhere, so that only the folder can serve it."""
+    place = tmp_path_factory.mktemp("model")
+    copied = shutil.copytree(photos, place / "photos")
+    folder = trained(place / "run", {"set": str(copied)})
+    shutil.rmtree(copied)
+    return evenhand.load(shutil.move(folder, place / "moved"))
+
+
+def test_paths_folders_and_arrays_are_told_alike(model: Any, photos: Path) -> None:
+    paths = sorted(photos.rglob("*.png"))
+    rows = model.predict(paths)
+    assert [row.name for row in rows] == [str(path) for path in paths]
+    assert {row.label for row in rows} <= set(model.classes) == {"ant", "bee", "cat"}
+    assert all(1 / 3 <= row.confidence <= 1 for row in rows)
+    name, label, confidence = rows[0]
+    assert (name, label, confidence) == rows[0]
+    inside = model.predict(photos)
+    assert sorted(row.name for row in inside) == sorted(p.relative_to(photos).as_posix() for p in paths)
+    by_name = {str(photos / row.name): row[1:] for row in inside}
+    assert [by_name[row.name] for row in rows] == [row[1:] for row in rows]
+    pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+    for given in (pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2), [Image.open(path) for path in paths]):
+        assert [row[1:] for row in model.predict(given)] == [pytest.approx(row[1:]) for row in rows]
+    assert model.predict(str(paths[0]))[0] == rows[0]
+    assert model.predict([]) == []
+
+
+def test_predictions_are_those_of_the_run_whatever_the_batch(model: Any, photos: Path) -> None:
+    raw = model.source(photos).fetch(torch.arange(36))
+    expected = model.method.predict(raw).softmax(1)
+    torch.testing.assert_close(model.probabilities(photos, batch=5), expected)
+    assert model.predict(photos)[7].confidence == pytest.approx(float(expected[7].max()))
+
+
+def test_other_sizes_and_modes_are_framed_as_in_training(model: Any, tmp_path: Path) -> None:
+    wide = save_picture(tmp_path / "wide.png", 90, 40)
+    Image.open(wide).convert("LA").save(tmp_path / "grey.png")
+    assert model.source([wide, tmp_path / "grey.png"]).fetch(torch.arange(2)).shape == (2, 3, 20, 20)
+    assert len(model.predict([wide, tmp_path / "grey.png"])) == 2
+    assert len(model.predict(np.zeros((2, 50, 50), np.uint8))) == 2
+
+
+def test_texts(tmp_path: Path) -> None:
+    net = {"name": "text-mean", "width": 8}
+    folder = trained(tmp_path / "run", {"set": "phrases", "text": {"length": 8}}, net=net)
+    rows = evenhand.load(folder).predict(["The lynx and the otter.", "Thunder and hail"])
+    assert [row.name for row in rows] == ["0", "1"]
+    assert evenhand.load(folder).predict("the flute")[0].label in evenhand.load(folder).classes
+
+
+def test_vectors(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    np.savez(tmp_path / "v.npz", x=x, y=np.arange(40) % 2)
+    folder = trained(
+        tmp_path / "run", {"set": str(tmp_path / "v.npz"), "groups": "1/1"}, net={"name": "mlp", "width": 4}
+    )
+    assert len(evenhand.load(folder).predict(x[:3])) == 3
+    with pytest.raises(UserError, match=r"inputs are \(3, 4\); this model takes vectors \(N, 5\)"):
+        evenhand.load(folder).predict(x[:3, :4])
+
+
+def test_a_model_on_frozen_features_predicts_from_images(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        torch.save(build_net("small-cnn", num_classes=2).state_dict(), tmp_path / "net.pt")
+    for i, path in enumerate(sorted((tmp_path / "p" / name) for name in NAMES)):
+        save_picture(path, 30 + i, 24, seed=i)
+    photos = tmp_path / "p"
+    data = {"set": str(photos), "embed": f"small-cnn:{tmp_path / 'net.pt'}", "embed_size": 32}
+    model = evenhand.load(trained(tmp_path / "run", data, net={"name": "mlp", "width": 4}))
+    test = model.run.data().streams["test"]
+    rows = model.predict(photos / "test")
+    expected = model.method.predict(test.fetch(torch.arange(len(test)))).softmax(1).max(1).values
+    assert sorted(row.confidence for row in rows) == pytest.approx(sorted(expected.tolist()), abs=1e-4)
+
+
+def test_what_cannot_be_read_is_one_line(model: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"cannot read image '.*bad\.png'"):
+        model.predict([tmp_path / "bad.png"])
+    with pytest.raises(UserError, match="does not exist"):
+        model.predict(["nowhere.jpg"])
+    with pytest.raises(UserError, match="is not a run"):
+        evenhand.load(tmp_path)
+
+
+def test_importing_evenhand_brings_no_torch() -> None:
+    code = "import evenhand, sys; print('torch' in sys.modules, evenhand.__version__)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("False")
