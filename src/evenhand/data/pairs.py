@@ -21,7 +21,8 @@ class ClassPairs(Weighted):
 
     labels (N,): the class of each sample of the first stream. partners (M,): that of the second, such as the current
     pseudo-labels; -1 stands for none. Pairs with an empty class are left out and the others share their probability;
-    where none of the others has any, all pairs that can be drawn are alike.
+    where none of the others has any, all pairs that can be drawn are alike. An epoch is ``N // batch`` steps unless
+    stated.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class ClassPairs(Weighted):
         self._pools = [_Pools(name, given, len(P)) for name, given in (("labels", labels), ("partners", partners))]
         there = torch.outer(*(pools.counts > 0 for pools in self._pools))
         P = P * there if (P * there).any() else there
-        size = max(len(torch.as_tensor(labels)) // max(batch, 1), 1)
-        super().__init__(P, batch, seed, rank=rank, world=world, steps_per_epoch=steps_per_epoch or size)
+        if steps_per_epoch is None:
+            steps_per_epoch = max(len(labels) // max(batch, 1), 1)
+        super().__init__(P, batch, seed, rank=rank, world=world, steps_per_epoch=steps_per_epoch)
         self.classes = len(P)
 
     def joint(self, step: int) -> Tensor:

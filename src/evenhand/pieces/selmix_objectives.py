@@ -81,8 +81,8 @@ def coverage_duals(coverages: Tensor, floor: float | Tensor, cap: float = 100.0,
 def smoothed(confusion: Tensor, samples: int, count: float = 1.0) -> Tensor:
     """C as if each class had ``count`` more samples found and ``count`` more missed (spread evenly); priors stay.
 
-    samples: how many C was counted from. At recall 0 no logit moves the metric, so C as it is would keep a class
-    that is never found from ever being drawn. Recalls become (n_ii + count) / (n_i + 2 count), whatever K is.
+    samples: how many C was counted from. At recall 0 no logit moves the metric, so C as it is gives a class that is
+    never found no say. Recalls become (n_ii + count) / (n_i + 2 count), whatever K is.
     """
     if not (samples > 0 and count >= 0):
         raise ValueError(f"samples={samples}, count={count}: expected samples above 0 and a count of at least 0")
