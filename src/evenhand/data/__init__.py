@@ -1,5 +1,6 @@
 """What comes in: streams, splits, samplers, and data sets one can fetch."""
 
+from evenhand.data.pairs import ClassPairs
 from evenhand.data.samplers import Repeated, Shuffled, Weighted, sample_weights
 from evenhand.data.sets.catalogue import DATASETS, load, obtain
 from evenhand.data.splits import (
@@ -16,6 +17,7 @@ from evenhand.data.stream import Memory, Source, Stream, Streams
 
 __all__ = [
     "DATASETS",
+    "ClassPairs",
     "Memory",
     "Repeated",
     "Shuffled",

@@ -31,6 +31,7 @@ from evenhand.measure.confusion import coverages, group_mean_recall, recalls
 from evenhand.pieces.cost_sensitive import update_coverage_duals, update_min_recall_duals
 from evenhand.pieces.gain import Gain, Groups, checked_gain, class_priors, membership
 from evenhand.pieces.losses import PerClass
+from evenhand.pieces.slope import metric_slope
 
 
 class Objective(Protocol):
@@ -141,15 +142,7 @@ def linearised_gain(
     prior = class_priors(priors).to(confusion)
     if confusion.shape != (len(prior), len(prior)):
         raise ValueError(f"confusion of shape {tuple(confusion.shape)}: expected (K, K) for {len(prior)} priors")
-    C = confusion.detach().requires_grad_()
-    with torch.enable_grad():
-        value = metric(C)
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        raise ValueError(f"metric returned {value!r}: expected one number, computed from C by torch operations")
-    (slope,) = torch.autograd.grad(value.sum(), C)
-    if not slope.isfinite().all():
-        i, j = (~slope.isfinite()).nonzero()[0].tolist()
-        raise ValueError(f"metric: derivative {slope[i, j]:g} at C[{i}, {j}]={C[i, j]:g}: guard its division or root")
+    slope = metric_slope(metric, confusion)
     gain = slope * (confusion.sum(1) / prior)[:, None]
     gain = gain - gain.amin(1, keepdim=True)
     mean_recall = 1 / (len(prior) * prior)  # (K,) its diagonal, which pays a perfect classifier 1
