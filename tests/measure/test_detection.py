@@ -272,6 +272,8 @@ def test_tensors_arrays_and_lists_are_the_same() -> None:
     for turn in (torch.as_tensor, np.ndarray.tolist):
         given = [[tuple(turn(part) for part in image) for image in images] for images in (detections, truths)]
         assert torch.equal(average_precision(*given, 2), expected)
+    half = [(torch.as_tensor(boxes).bfloat16(), scores, labels) for boxes, scores, labels in detections]  # whole pixels
+    assert torch.equal(average_precision(half, truths, 2), expected)
 
 
 def test_nothing_at_all() -> None:

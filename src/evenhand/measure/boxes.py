@@ -82,7 +82,7 @@ class _Rows(NamedTuple):
 def _read(images: Sequence[Any], name: str, num_classes: int) -> _Rows:
     scored, columns = name == "detections", []
     for i, image in enumerate(images):
-        parts = [np.asarray(part.detach().cpu() if isinstance(part, Tensor) else part) for part in image]
+        parts = [np.asarray(part.detach().double().cpu() if isinstance(part, Tensor) else part) for part in image]
         if not scored and len(parts) == 2:
             parts.append(np.zeros(len(parts[0])))
         shapes = [part.shape for part in parts]
@@ -94,12 +94,11 @@ def _read(images: Sequence[Any], name: str, num_classes: int) -> _Rows:
     image_of = np.repeat(np.arange(len(columns)), [len(column[0]) for column in columns])
     box, value, given = (np.concatenate([c[part] for c in columns]).astype(np.float64) for part in range(3))
     label = given.astype(np.int64)
+    outside = (label != given) | (label < 0) | (label >= num_classes)
     faults = {
-        f"a label outside 0..{num_classes - 1}: check num_classes": (label != given)
-        | (label < 0)
-        | (label >= num_classes),
+        f"a label outside 0..{num_classes - 1}: check num_classes": outside,
         "a number that is not finite": ~(np.isfinite(box).all(1) & np.isfinite(value)),
-        "a box with swapped corners: expected x1, y1, x2, y2": ~scored & (box[:, 2:] < box[:, :2]).any(1),
+        "a box with swapped corners: expected x1, y1, x2, y2": (not scored) & (box[:, 2:] < box[:, :2]).any(1),
     }
     for fault, where in faults.items():
         if where.any():
@@ -108,9 +107,8 @@ def _read(images: Sequence[Any], name: str, num_classes: int) -> _Rows:
 
 
 def _shared(a: Tensor, b: Tensor) -> Tensor:
-    return box_area(
-        torch.cat(torch.broadcast_tensors(a[..., :2].maximum(b[..., :2]), a[..., 2:].minimum(b[..., 2:])), -1)
-    )
+    low, high = a[..., :2].maximum(b[..., :2]), a[..., 2:].minimum(b[..., 2:])
+    return (high - low).clamp(min=0).prod(-1)
 
 
 def _over(part: Tensor, whole: Tensor) -> Tensor:
