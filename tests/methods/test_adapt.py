@@ -25,7 +25,7 @@ from evenhand.methods.adapt.sdat_ablations import SDATAblation
 from evenhand.methods.protocol import Progress
 from evenhand.randomness import mix
 from evenhand.run.curvature import of_all_classes
-from evenhand.run.recipe import validate
+from evenhand.run.recipe import load_recipe, validate
 from helpers import batches
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
@@ -171,8 +171,9 @@ def test_steps_equal_the_literal_algorithm(data: Data, smooth: str) -> None:
 
 @pytest.mark.parametrize("adversary", ["none", "dann", "cdan", "mdd"])
 def test_sdat_at_radius_zero_is_plain_training_bit_for_bit(data: Data, adversary: str) -> None:
-    """10a.1; also with a discriminator that draws dropout."""
+    """10a.1; also with a discriminator that draws dropout (a classifier's would be drawn twice)."""
     settings: dict[str, Any] = {"adversary": adversary, "mcc": 1.0, "discriminator": {"hidden": 16, "batchnorm": False}}
+    settings["head_hidden"] = 0
     smooth, plain = make(data, rho=0.0, **settings), make(data, DomainAdversarial, **settings)
     said = [advance(method, batches(method, data, 4)) for method in (smooth, plain)]
     assert said[0] == said[1]
@@ -366,6 +367,67 @@ COMMON_CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 def test_settings_that_contradict_each_other(cls: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         cls.table.model_validate(settings)
+
+
+# MDD
+
+
+@pytest.mark.parametrize("name", ["domain-adversarial", "sdat", "sdat-ablation"])
+def test_mdd_has_its_own_defaults_as_published(name: str) -> None:
+    """As in its authors' released network and their library's example."""
+
+    def table(**method: Any) -> Any:
+        return validate({"method": {"name": name, **method}, "data": {"target": "x"}}, "it").method
+
+    mdd, cdan = table(adversary="mdd"), table()
+    rate = [mdd.optim.lr * mdd.optim.factor(Progress(step, 10, 30_000)) for step in (0, 10_000)]
+    assert rate == pytest.approx([0.004, 0.004 * (1 + 2e-4 * 10_000) ** -0.75])
+    assert (mdd.optim.weight_decay, mdd.optim.momentum, mdd.optim.nesterov) == (5e-4, 0.9, True)
+    assert (mdd.reversal.high, mdd.reversal.alpha, mdd.reversal.steps) == (0.1, 1.0, 1000)
+    assert (mdd.margin, mdd.bottleneck, mdd.head_hidden, mdd.discriminator.hidden) == (4.0, 1024, 1024, 1024)
+    assert (cdan.optim.lr, cdan.optim.inverse_alpha, cdan.optim.weight_decay) == (0.01, None, 1e-3)
+    assert (cdan.reversal.high, cdan.bottleneck, cdan.head_hidden) == (1.0, 256, 0)
+    one = table(adversary="mdd", optim={"lr": 0.03}, reversal={"steps": 30}, optim_d={"momentum": 0.5}, bottleneck=64)
+    assert (one.optim.lr, one.optim.inverse_alpha, one.optim.weight_decay) == (0.03, 2e-4, 5e-4)
+    assert (one.optim_d.lr, one.optim_d.inverse_alpha, one.optim_d.momentum) == (0.03, 2e-4, 0.5)
+    assert (one.reversal.high, one.reversal.steps, one.bottleneck, one.head_hidden) == (0.1, 30, 64, 1024)
+
+
+def test_what_is_resolved_reads_back_as_it_is() -> None:
+    """A run's folder keeps every value: nothing is laid under it again."""
+    table = DomainAdversarial.table.model_validate({"adversary": "mdd", "reversal": {"high": 0.5}, "head_hidden": 0})
+    assert DomainAdversarial.table.model_validate(table.model_dump()) == table
+
+
+@pytest.mark.parametrize("recipe", ["adapt", "office-home", "office-home-vit", "visda", "domainnet"])
+def test_recipes_leave_mdd_as_published(recipe: str) -> None:
+    method = load_recipe(f"{recipe}:mdd").method
+    found = (method.optim.lr, method.optim.inverse_alpha, method.optim.weight_decay, method.reversal.high)
+    assert found == (0.004, 2e-4, 5e-4, 0.1)
+    assert (method.bottleneck, method.head_hidden, method.discriminator.hidden) == (1024, 1024, 1024)
+
+
+def test_mdds_two_heads_are_alike_and_deep(data: Data) -> None:
+    method = make(data, DomainAdversarial, adversary="mdd", head_hidden=16)
+    shapes = [
+        [(type(m).__name__, getattr(m, "in_features", getattr(m, "p", None))) for m in head]
+        for head in (method.net.head, method.adversary.net)
+    ]
+    assert shapes[0] == shapes[1] == [("Linear", 8), ("ReLU", None), ("Dropout", 0.5), ("Linear", 16)]
+    assert [type(m).__name__ for m in method.net.bottleneck] == ["Linear", "BatchNorm1d", "ReLU", "Dropout"]
+    plain = make(data, DomainAdversarial, adversary="mdd", head_hidden=0)
+    assert isinstance(plain.net.head, nn.Linear)
+    assert len(plain.net.bottleneck) == 3
+    groups = method.player.optimizer.param_groups
+    assert set(groups[1]["params"]) == {*method.net.bottleneck.parameters(), *method.net.head.parameters()}
+
+
+def test_mdd_with_a_radius_found_by_itself(data: Data) -> None:
+    """The probes have its head."""
+    method = make(data, adversary="mdd", head_hidden=16, rho="auto", auto={"steps": 2, "shares": [1e-3]})
+    method.feeds(data.streams)
+    method.refresh(Progress(0, 2, TOTAL), data.streams)
+    assert method.rho is not None
 
 
 # the radius without labels of the target
