@@ -339,7 +339,8 @@ CASES: dict[str, Case] = {
     "nesterov": ({"optim": replace(PLAIN, nesterov=True)}, [{"optim": PLAIN}]),
     **{
         name: ({"optim": replace(ADAM, name=name)}, [
-            {"optim": replace(ADAM, name=name, betas=(0.9, 0.9))}, {"optim": replace(ADAM, name=name, betas=(0.7, 0.999))},
+            {"optim": replace(ADAM, name=name, betas=(0.9, 0.9))},
+            {"optim": replace(ADAM, name=name, betas=(0.7, 0.999))},
             {"optim": replace(ADAM, name=name, weight_decay=0.0)},
         ])
         for name in ("adam", "adamw")
