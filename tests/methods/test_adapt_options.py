@@ -309,6 +309,8 @@ CASES: dict[str, Case] = {
     "sdat-trade_off": (
         {"smooth": "sdat", "rho": 0.3, "trade_off": 0.4}, [{"trade_off": 1.0}, {"trade_off": 0.16}]
     ),
+    "sdat-mcc": ({"smooth": "sdat", "rho": 0.3, "mcc": 0.7}, [{"mcc": 0.0}, {"mcc": 1.0}, {"rho": 0.0}]),
+    "both-mcc": ({**BOTH, "mcc": 0.7}, [{"mcc": 0.0}, {"smooth": "task"}]),
     "sdat-vat-smoothing": (
         {"smooth": "sdat", "rho": 0.3, "vat": 0.5, "epsilon": 2.0, "smoothing": 0.2}, [{"vat": 0.0}, {"smoothing": 0.0}]
     ),
