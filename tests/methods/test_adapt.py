@@ -1,4 +1,4 @@
-"""Domain-adversarial training and SDAT: steps against literal transcriptions of spec 09, and its exact checks (10a)."""
+"""Domain-adversarial training and SDAT: the exact checks of spec 09 (10a); steps stand in test_adapt_options.py."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from evenhand.methods.adapt.sdat_ablations import SDATAblation
 from evenhand.methods.protocol import Progress
 from evenhand.randomness import mix
 from evenhand.run.curvature import of_all_classes
-from evenhand.run.recipe import validate
+from evenhand.run.recipe import load_recipe, validate
 from helpers import batches
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
 CPU = torch.device("cpu")
 TOTAL = 20
-LR, MOMENTUM, DECAY = 0.05, 0.9, 1e-3
+LR, DECAY = 0.05, 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -70,109 +70,14 @@ def tensors(tree: Any) -> list[Tensor]:
     return [t for part in inside for t in tensors(part)]
 
 
-# the step, written out
-
-
-class Literal:
-    """Spec 09, 2.3 and 2.7, for CDAN + MCC, with plain loops over parameters."""
-
-    def __init__(self, method: Any, mcc: float) -> None:
-        self.net, self.critic, self.mcc = copy.deepcopy(method.net), copy.deepcopy(method.adversary.net), mcc
-        self.theta, self.phi = list(self.net.parameters()), list(self.critic.parameters())
-        self.velocity = [torch.zeros_like(p) for p in (*self.theta, *self.phi)]
-
-    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """L_task, and L_adv as the discriminator's own loss (not reversed)."""
-        n = len(y)
-        f = self.net.features(x)
-        z = self.net.head(f)
-        task = -z[:n].log_softmax(1)[torch.arange(n), y].mean()
-        P = (z[n:] / 2.5).softmax(1)
-        w = 1 + torch.exp((P * torch.log(P + 1e-5)).sum(1)).detach()
-        C = P.T @ torch.diag(len(P) * w / w.sum()) @ P
-        C = C / C.sum(1, keepdim=True)
-        task = task + self.mcc * (C.sum() - C.trace()) / len(C)
-        g = z.softmax(1).detach()
-        joint = torch.stack([torch.outer(gi, fi).flatten() for gi, fi in zip(g, f, strict=True)])
-        D = torch.sigmoid(self.critic(joint))
-        adversarial = -(torch.log(D[:n]).mean() + torch.log(1 - D[n:]).mean()) / 2
-        return task, adversarial
-
-    def gradients(self, loss: Tensor, params: list[Any]) -> list[Tensor]:
-        found = torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found, strict=True)]
-
-    def step(self, x: Tensor, y: Tensor, smooth: str, rho: float, reversal: float, lr: float, clean: bool) -> None:
-        task, adv = self.losses(x, y)
-        to_task = self.gradients(task, self.theta)
-        to_adv = self.gradients(adv, self.phi)
-        pull = self.gradients(adv, self.theta)
-        perturbed: list[tuple[Any, Tensor]] = []
-        if smooth in ("task", "both"):
-            perturbed += zip(self.theta, scaled(to_task, rho), strict=True)
-        if smooth in ("adversary", "both"):
-            perturbed += zip(self.phi, scaled(to_adv, rho), strict=True)
-        if smooth == "all":
-            whole = [a - reversal * b for a, b in zip(to_task, pull, strict=True)] + to_adv
-            perturbed += zip([*self.theta, *self.phi], scaled(whole, rho), strict=True)
-        first = copy.deepcopy(self.statistics())
-        kept = [p.detach().clone() for p, _ in perturbed]
-        with torch.no_grad():
-            for p, e in perturbed:
-                p += e
-        task2, adv2 = self.losses(x, y)
-        into_theta = self.gradients(task2, self.theta)
-        against = pull if clean else self.gradients(adv2, self.theta)
-        into_phi = to_adv if clean else self.gradients(adv2, self.phi)
-        total = [a - reversal * b for a, b in zip(into_theta, against, strict=True)] + into_phi
-        with torch.no_grad():
-            for (p, _), k in zip(perturbed, kept, strict=True):
-                p.copy_(k)
-            for p, v, g in zip([*self.theta, *self.phi], self.velocity, total, strict=True):
-                g = g + DECAY * p
-                v.mul_(MOMENTUM).add_(g)
-                p -= lr * (g + MOMENTUM * v)  # Nesterov
-            for buffer, before in zip(self.statistics(), first, strict=True):
-                buffer.copy_(before)  # statistics move in the first pass alone
-
-    def statistics(self) -> list[Tensor]:
-        return [*self.net.buffers(), *self.critic.buffers()]
-
-
-def scaled(gradients: list[Tensor], rho: float) -> list[Tensor]:
-    norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients))
-    return [rho * g / (norm + 1e-12) for g in gradients]
-
-
-@pytest.mark.parametrize("smooth", ["none", "sdat", "task", "clean", "adversary", "both", "all"])
-def test_steps_equal_the_literal_algorithm(data: Data, smooth: str) -> None:
-    """Parameters and momentum after three steps with growing reversal, one norm over all groups."""
-    rho, mcc = 0.3, 0.7
-    rule = "task" if smooth in ("sdat", "clean") else smooth
-    mode = {"smooth": rule, "adv_at": "clean" if smooth == "clean" else "perturbed", "rho_adversary": rho}
-    method = {
-        "none": lambda: make(data, DomainAdversarial, mcc=mcc),
-        "sdat": lambda: make(data, mcc=mcc, rho=rho),
-    }.get(smooth, lambda: make(data, SDATAblation, mcc=mcc, rho=rho, **mode))()
-    literal = Literal(method, mcc)
-    for step, batch in enumerate(batches(method, data, 3), 3):
-        advance(method, [batch], start=step)
-        x = torch.cat([batch["source"].x, batch["target"].x])
-        lr = LR * (1 + 1e-3 * step) ** -0.75
-        reversal = 2 / (1 + math.exp(-step / 4)) - 1
-        literal.step(x, batch["source"].y, rule, rho, reversal, lr, clean=smooth == "clean")
-    for mine, theirs in ((method.net, literal.net), (method.adversary.net, literal.critic)):
-        for (name, p), q in zip(mine.named_parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-
-
 # spec 10a
 
 
 @pytest.mark.parametrize("adversary", ["none", "dann", "cdan", "mdd"])
 def test_sdat_at_radius_zero_is_plain_training_bit_for_bit(data: Data, adversary: str) -> None:
-    """10a.1; also with a discriminator that draws dropout."""
+    """10a.1; also with a discriminator that draws dropout (a classifier's would be drawn twice)."""
     settings: dict[str, Any] = {"adversary": adversary, "mcc": 1.0, "discriminator": {"hidden": 16, "batchnorm": False}}
+    settings["head_hidden"] = 0
     smooth, plain = make(data, rho=0.0, **settings), make(data, DomainAdversarial, **settings)
     said = [advance(method, batches(method, data, 4)) for method in (smooth, plain)]
     assert said[0] == said[1]
@@ -366,6 +271,67 @@ COMMON_CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 def test_settings_that_contradict_each_other(cls: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         cls.table.model_validate(settings)
+
+
+# MDD
+
+
+@pytest.mark.parametrize("name", ["domain-adversarial", "sdat", "sdat-ablation"])
+def test_mdd_has_its_own_defaults_as_published(name: str) -> None:
+    """As in its authors' released network and their library's example."""
+
+    def table(**method: Any) -> Any:
+        return validate({"method": {"name": name, **method}, "data": {"target": "x"}}, "it").method
+
+    mdd, cdan = table(adversary="mdd"), table()
+    rate = [mdd.optim.lr * mdd.optim.factor(Progress(step, 10, 30_000)) for step in (0, 10_000)]
+    assert rate == pytest.approx([0.004, 0.004 * (1 + 2e-4 * 10_000) ** -0.75])
+    assert (mdd.optim.weight_decay, mdd.optim.momentum, mdd.optim.nesterov) == (5e-4, 0.9, True)
+    assert (mdd.reversal.high, mdd.reversal.alpha, mdd.reversal.steps) == (0.1, 1.0, 1000)
+    assert (mdd.margin, mdd.bottleneck, mdd.head_hidden, mdd.discriminator.hidden) == (4.0, 1024, 1024, 1024)
+    assert (cdan.optim.lr, cdan.optim.inverse_alpha, cdan.optim.weight_decay) == (0.01, None, 1e-3)
+    assert (cdan.reversal.high, cdan.bottleneck, cdan.head_hidden) == (1.0, 256, 0)
+    one = table(adversary="mdd", optim={"lr": 0.03}, reversal={"steps": 30}, optim_d={"momentum": 0.5}, bottleneck=64)
+    assert (one.optim.lr, one.optim.inverse_alpha, one.optim.weight_decay) == (0.03, 2e-4, 5e-4)
+    assert (one.optim_d.lr, one.optim_d.inverse_alpha, one.optim_d.momentum) == (0.03, 2e-4, 0.5)
+    assert (one.reversal.high, one.reversal.steps, one.bottleneck, one.head_hidden) == (0.1, 30, 64, 1024)
+
+
+def test_what_is_resolved_reads_back_as_it_is() -> None:
+    """A run's folder keeps every value: nothing is laid under it again."""
+    table = DomainAdversarial.table.model_validate({"adversary": "mdd", "reversal": {"high": 0.5}, "head_hidden": 0})
+    assert DomainAdversarial.table.model_validate(table.model_dump()) == table
+
+
+@pytest.mark.parametrize("recipe", ["adapt", "office-home", "office-home-vit", "visda", "domainnet"])
+def test_recipes_leave_mdd_as_published(recipe: str) -> None:
+    method = load_recipe(f"{recipe}:mdd").method
+    found = (method.optim.lr, method.optim.inverse_alpha, method.optim.weight_decay, method.reversal.high)
+    assert found == (0.004, 2e-4, 5e-4, 0.1)
+    assert (method.bottleneck, method.head_hidden, method.discriminator.hidden) == (1024, 1024, 1024)
+
+
+def test_mdds_two_heads_are_alike_and_deep(data: Data) -> None:
+    method = make(data, DomainAdversarial, adversary="mdd", head_hidden=16)
+    shapes = [
+        [(type(m).__name__, getattr(m, "in_features", getattr(m, "p", None))) for m in head]
+        for head in (method.net.head, method.adversary.net)
+    ]
+    assert shapes[0] == shapes[1] == [("Linear", 8), ("ReLU", None), ("Dropout", 0.5), ("Linear", 16)]
+    assert [type(m).__name__ for m in method.net.bottleneck] == ["Linear", "BatchNorm1d", "ReLU", "Dropout"]
+    plain = make(data, DomainAdversarial, adversary="mdd", head_hidden=0)
+    assert isinstance(plain.net.head, nn.Linear)
+    assert len(plain.net.bottleneck) == 3
+    groups = method.player.optimizer.param_groups
+    assert set(groups[1]["params"]) == {*method.net.bottleneck.parameters(), *method.net.head.parameters()}
+
+
+def test_mdd_with_a_radius_found_by_itself(data: Data) -> None:
+    """The probes have its head."""
+    method = make(data, adversary="mdd", head_hidden=16, rho="auto", auto={"steps": 2, "shares": [1e-3]})
+    method.feeds(data.streams)
+    method.refresh(Progress(0, 2, TOTAL), data.streams)
+    assert method.rho is not None
 
 
 # the radius without labels of the target

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -22,6 +23,7 @@ from evenhand.errors import UserError
 from evenhand.measure.confusion import confusion_matrix, coverages
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress
+from evenhand.methods.unlabelled import fixmatch
 from evenhand.methods.unlabelled.crest import CReST
 from evenhand.methods.unlabelled.csst import CSST, CSSTSettings
 from evenhand.methods.unlabelled.fixmatch import FixMatch
@@ -127,14 +129,14 @@ def divergence(target: Tensor, probs: Tensor, G: Tensor) -> float:
 @pytest.mark.parametrize("consistency", ["fixmatch", "uda"])
 @pytest.mark.parametrize("loss", ["ce", "la"])
 def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) -> None:
-    method = build("fixmatch", data, consistency=consistency, loss=loss, unlabelled_weight=0.7)
+    method = build("fixmatch", data, consistency=consistency, loss=loss, unlabelled_weight=0.7, temperature=0.8)
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     threshold = halving(method, batch, lambda p: float(p.max()))
     changed(method, threshold=threshold)
     ask(method, data)
     said, found = step_and_gradients(method, batch)
     first, weak, strong = literal_logits(net, batch)
-    shift = method.priors.log() if loss == "la" else 0.0
+    shift = (torch.tensor(data.counts) / sum(data.counts)).log() if loss == "la" else 0.0
     expected = torch.stack(
         [-(z + shift).log_softmax(0)[y] for z, y in zip(first, batch["labelled"].y, strict=True)]
     ).mean()
@@ -147,7 +149,7 @@ def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) 
         if consistency == "fixmatch":
             terms.append(-z.log_softmax(0)[p.argmax()])
         else:
-            q = p ** (1 / 0.4) / (p ** (1 / 0.4)).sum()
+            q = p ** (1 / 0.8) / (p ** (1 / 0.8)).sum()
             terms.append((q * (q.log() - z.log_softmax(0))).sum())
     assert kept == len(weak) // 2
     assert float(said["kept"]) == pytest.approx(kept / len(weak))
@@ -159,14 +161,14 @@ def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) 
     [("min-recall", "fixmatch"), ("coverage", "fixmatch"), ("coverage", "uda"), ("min-head-tail-recall", "uda")],
 )
 def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str) -> None:
-    method = build("csst", data, objective=objective, consistency=consistency)
+    method = build("csst", data, objective=objective, consistency=consistency, temperature=0.5, unlabelled_weight=0.6)
     ask(method, data)
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     G = method.gain.dense()
 
     def label(p: Tensor) -> Tensor:
         hard = torch.nn.functional.one_hot(p.argmax(), len(p)).float()
-        return hard if consistency == "fixmatch" else p**2.5 / (p**2.5).sum()
+        return hard if consistency == "fixmatch" else p**2 / (p**2).sum()
 
     threshold = halving(method, batch, lambda p: divergence(label(p), p, G))
     changed(method, threshold=threshold)
@@ -181,7 +183,7 @@ def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str)
             total = total + hybrid(label(p), z, G)
     assert kept == len(weak) // 2
     assert float(said["kept"]) == pytest.approx(kept / len(weak))
-    agree(said, found, expected + total / len(weak), net)
+    agree(said, found, expected + 0.6 * total / len(weak), net)
 
 
 def test_nothing_flows_through_the_weak_view(data: Data) -> None:
@@ -343,6 +345,144 @@ def test_watching_names_every_class(data: Data) -> None:
     assert all(0 <= found[f"kept:{name}"] <= 1 for name in data.classes)
 
 
+def test_the_strong_view_is_strong(data: Data) -> None:
+    """What is fed is the weak and the strong view, in this order, and they are what they are called."""
+    plain = replace(data, train_view=data.eval_view)  # weak views of themselves are small shifts and flips
+    method = build("fixmatch", plain, unlabelled_ratio=3)
+    feed = method.feeds(plain.streams)["unlabelled"]
+    assert feed.views == (plain.train_view, plain.strong_view)
+    (batch,) = batches(method, plain)
+    assert (len(batch["labelled"].x), len(batch["unlabelled"].x)) == (8, 24)
+    seen = plain.eval_view(plain.streams["unlabelled"].fetch(batch["unlabelled"].indices), torch.Generator())
+    weak, strong = ((view - seen).flatten(1).norm(dim=1) for view in batch["unlabelled"].views)
+    assert not weak.any()
+    assert (strong > 0.1 * seen.flatten(1).norm(dim=1)).float().mean() > 0.7
+
+
+def test_distribution_alignment_is_the_equation(data: Data) -> None:
+    """``p priors / predicted`` normalised, predicted a running mean of decay 0.99 that begins with the priors."""
+    method = build("fixmatch", data, align=True)
+    priors = torch.tensor(data.counts) / sum(data.counts)
+    predicted = torch.full((10,), 0.1)
+    method.predicted = predicted.clone()
+    net, (batch,) = copy.deepcopy(method.net), batches(method, data)
+    first, weak, strong = literal_logits(net, batch)
+    p = weak.softmax(1)
+    predicted = 0.99 * predicted + 0.01 * p.mean(0)
+    tilted = torch.stack([row * priors / predicted for row in p])
+    tilted = tilted / tilted.sum(1, keepdim=True)
+    assert (tilted.argmax(1) != p.argmax(1)).any()
+    top = tilted.max(1).values.sort().values
+    threshold = float(top[15:17].mean())
+    changed(method, threshold=threshold)
+    ask(method, data)
+    said, found = step_and_gradients(method, batch)
+    torch.testing.assert_close(method.predicted, predicted)
+    loss = torch.nn.functional.cross_entropy(first, batch["labelled"].y)
+    kept = [i for i in range(len(weak)) if tilted[i].max() >= threshold]
+    loss = loss - torch.stack([strong[i].log_softmax(0)[tilted[i].argmax()] for i in kept]).sum() / len(weak)
+    assert len(kept) == 16
+    agree(said, found, loss, net)
+
+
+def test_flexmatch_steps_are_the_equation(data: Data) -> None:
+    """Thresholds ``tau beta / (2 - beta)`` by class, from the last confident prediction of each unlabelled sample."""
+    method = build("fixmatch", data, thresholds="flexmatch")
+    drawn = batches(method, data, 3)
+    tau = halving(method, drawn[0], lambda p: float(p.max()))
+    changed(method, threshold=tau)
+    method.flex = None
+    method.feeds(data.streams)
+    common = int(literal_logits(copy.deepcopy(method.net), drawn[0])[1].argmax(1).mode().values)
+    memory = [-1, *[common] * 5, (common + 1) % 10, (common + 2) % 10]  # one class is at its full threshold
+    last = {row: memory[row % 8] for row in range(len(data.streams["unlabelled"]))}
+    method.flex.last = torch.tensor(list(last.values()))
+    beyond = 0
+    for step, batch in enumerate(drawn):
+        net = copy.deepcopy(method.net)
+        ask(method, data, Progress(step, 10, 100))
+        said, found = step_and_gradients(method, batch)
+        first, weak, strong = literal_logits(net, batch)
+        sigma = [sum(c == k for c in last.values()) for k in range(10)]
+        most = max(*sigma, sum(c == -1 for c in last.values()))
+        loss = torch.nn.functional.cross_entropy(first, batch["labelled"].y)
+        kept = 0
+        for row, w, z in zip(batch["unlabelled"].indices.tolist(), weak, strong, strict=True):
+            p = w.softmax(0)
+            c, beta = int(p.argmax()), sigma[int(p.argmax())] / most
+            if p.max() >= tau * beta / (2 - beta):
+                kept += 1
+                beyond += bool(p.max() < tau)
+                loss = loss - z.log_softmax(0)[c] / len(weak)
+            if p.max() >= tau:
+                last[row] = c
+        assert float(said["kept"]) == pytest.approx(kept / len(weak))
+        agree(said, found, loss, net)
+        assert method.flex.last.tolist() == list(last.values())
+        assert 0 < kept < len(weak)
+    assert beyond > 0  # which a fixed threshold would hold back
+
+
+def generation(method: CReST, data: Data) -> list[int]:
+    """The label that each unlabelled sample is to get, or -1: the surest share of those predicted as each class."""
+    stream, counts = data.streams["unlabelled"], data.counts
+    p = method.predict(stream.fetch(torch.arange(len(stream)))).softmax(1)
+    order = sorted(range(10), key=lambda k: -counts[k])
+    wanted = [-1] * len(stream)
+    for place, k in enumerate(order):
+        rate = (counts[order[9 - place]] / max(counts)) ** (1 / 3)
+        members = [i for i in range(len(stream)) if int(p[i].argmax()) == k]
+        members.sort(key=lambda i: -float(p[i, k]))
+        for i in members[: round(rate * len(members))]:
+            wanted[i] = k
+    return wanted
+
+
+def test_crest_takes_over_the_surest_of_each_class_anew_in_every_generation(data: Data) -> None:
+    method: CReST = build("crest", data, generations=3)
+    chosen = []
+    for number in (1, 2):
+        for net in (method.net, method.player.judged()):  # predictions of many classes, more or less sure
+            chance = torch.Generator().manual_seed(number)
+            net.fc.weight.data = torch.randn(net.fc.weight.shape, generator=chance)
+        expected = generation(method, data)
+        ask(method, data, Progress(4 * number, 10, 12))
+        assert method.added.tolist() == expected
+        chosen.append(expected)
+    assert len(set(chosen[0])) > 3
+    assert 0 < sum(label >= 0 for label in chosen[0]) < len(chosen[0])
+    both = [(a, b) for a, b in zip(*chosen, strict=True) if a >= 0 and b >= 0]
+    assert any(a != b for a, b in both)  # the second generation says otherwise of some
+    assert any(a >= 0 > b for a, b in zip(*chosen, strict=True))  # and takes some back
+
+
+@pytest.mark.parametrize("loss", ["ce", "la"])
+def test_crest_step_is_the_equation(data: Data, loss: str) -> None:
+    """Added samples count in the labelled loss, through their weak view and under the label taken over."""
+    method: CReST = build("crest", data, loss=loss, unlabelled_weight=0.7)
+    N, M = len(data.labelled), len(data.streams["unlabelled"])
+    ask(method, data)
+    method.added = torch.arange(M) % 11 - 1
+    net, (batch,) = copy.deepcopy(method.net), batches(method, data)
+    threshold = halving(method, batch, lambda p: float(p.max()))
+    changed(method, threshold=threshold)
+    said, found = step_and_gradients(method, batch)
+    shift = (torch.tensor(data.counts) / sum(data.counts)).log() if loss == "la" else torch.zeros(10)
+    x, (one, two) = batch["labelled"].x, batch["unlabelled"].views
+    first, weak, strong = net.train()(torch.cat([x, one, two])).split([len(x), len(one), len(two)])
+    labelled = -torch.stack([(z + shift).log_softmax(0)[y] for z, y in zip(first, batch["labelled"].y, strict=True)])
+    joined, consistency = torch.zeros(()), torch.zeros(())
+    for i, row in enumerate(batch["unlabelled"].indices.tolist()):
+        if (label := row % 11 - 1) >= 0:
+            joined = joined - (weak[i] + shift).log_softmax(0)[label]
+        p = weak[i].detach().softmax(0)
+        if p.max() >= threshold:
+            consistency = consistency - strong[i].log_softmax(0)[p.argmax()]
+    added = sum(row % 11 > 0 for row in range(M))
+    union = (N * labelled.mean() + M * joined / len(weak)) / (N + added)
+    agree(said, found, union + 0.7 * consistency / len(weak), net)
+
+
 def test_crest_takes_over_most_of_rare_classes_and_starts_afresh(data: Data) -> None:
     method: CReST = build("crest", data, generations=2)
     (batch,) = batches(method, data)
@@ -375,6 +515,121 @@ def test_darp_refines_to_the_estimated_shares(data: Data) -> None:
         ask(method, data, Progress(step, 10, 100))
         method.update(batch)
     torch.testing.assert_close(method.refined.mean(0), method.priors, rtol=0, atol=1e-4)
+
+
+def test_darp_step_learns_the_refined_labels(data: Data) -> None:
+    """Columns and rows scaled in turn until the class means are the priors; then those rows are the pseudo-labels."""
+    method: FixMatch = build("fixmatch", data, refine="labelled", refine_start=0, refine_every=1)
+    M = len(data.streams["unlabelled"])
+    guesses = (2 * torch.randn(M, 10, generator=torch.Generator().manual_seed(0))).softmax(1)
+    method.guesses = guesses.clone()
+    priors = (torch.tensor(data.counts) / sum(data.counts)).double()
+    refined = guesses.double()
+    for _ in range(300):
+        refined = refined * (priors / refined.mean(0))
+        refined = refined / refined.sum(1, keepdim=True)
+    ask(method, data)
+    torch.testing.assert_close(method.refined.double(), refined, rtol=1e-3, atol=1e-5)
+    net, (batch,) = copy.deepcopy(method.net), batches(method, data)
+    rows = batch["unlabelled"].indices.tolist()
+    tops = sorted(float(refined[row].max()) for row in rows)
+    middle = len(rows) // 2
+    threshold = (tops[middle - 1] + tops[middle]) / 2
+    changed(method, threshold=threshold)
+    said, found = step_and_gradients(method, batch)
+    first, weak, strong = literal_logits(net, batch)
+    loss = torch.nn.functional.cross_entropy(first, batch["labelled"].y)
+    for row, z in zip(rows, strong, strict=True):
+        if refined[row].max() >= threshold:
+            loss = loss - z.log_softmax(0)[refined[row].argmax()] / len(rows)
+    assert sum(int(refined[row].argmax()) != int(w.argmax()) for row, w in zip(rows, weak, strict=True)) > middle
+    agree(said, found, loss, net)
+    for i, row in enumerate(rows):  # what was predicted is remembered for the next refinement, the last of each
+        if row not in rows[i + 1 :]:
+            torch.testing.assert_close(method.guesses[row], weak[i].softmax(0))
+    untouched = sorted(set(range(M)) - set(rows))
+    assert torch.equal(method.guesses[untouched], guesses[untouched])
+
+
+def test_darp_estimates_the_shares_behind_confused_predictions(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares pi of which a classifier with recalls R makes the predictions ``R^T pi``; R is not symmetric."""
+    pi = torch.tensor([0.19, 0.17, 0.15, 0.13, 0.11, 0.09, 0.07, 0.05, 0.03, 0.01])
+    R = 0.7 * torch.eye(10)
+    R[:, 0] += 0.2  # many are taken for the first class
+    R[torch.arange(10), (torch.arange(10) + 1) % 10] += 0.1
+    seen = torch.repeat_interleave(torch.arange(10), (10_000 * (R.T @ pi)).round().long())
+    confusion = R * torch.tensor([40.0, 3, 20, 10, 7, 30, 5, 9, 2, 11])[:, None]
+    monkeypatch.setattr(fixmatch, "evaluate", lambda *_: SimpleNamespace(confusion=confusion))
+    monkeypatch.setattr(fixmatch, "predict_all", lambda *_: torch.nn.functional.one_hot(seen, 10).float())
+    method: FixMatch = build("fixmatch", data, refine="estimated", refine_start=0)
+    ask(method, data)
+    torch.testing.assert_close(method.marginals, pi, rtol=0, atol=5e-4)
+    torch.testing.assert_close(method.refined.mean(0), pi, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["min-head-tail-recall", "head-tail-coverage", "min-group-recall"])
+def test_csst_groups_steer_the_gain(data: Data, objective: str) -> None:
+    """Tail: the rarest 30 %, wherever they stand. Gains and multipliers of the table in spec 06, section 2."""
+    counts = [3, 40, 7, 20, 5, 30, 9, 11, 13, 2]
+    groups = {"head": [1, 3, 5], "mid": [2, 6, 7, 8], "tail": [0, 4, 9]}
+    other = replace(data, facts=data.facts.model_copy(update={"counts": counts, "groups": groups}))
+    method = build("csst", other, objective=objective, tail=0.3, step=2.0)
+    head_tail = [[1, 2, 3, 5, 6, 7, 8], [0, 4, 9]]
+    parts = list(groups.values()) if objective == "min-group-recall" else head_tail
+    pi = [n / sum(counts) for n in counts]
+    for net in (method.net, method.player.judged()):
+        net.fc.weight.data = torch.randn(net.fc.weight.shape, generator=torch.Generator().manual_seed(3))
+    val = other.streams["val"]
+    guess = method.predict(val.fetch(torch.arange(len(val)))).argmax(1)
+    recall = [float((guess[val.labels == k] == k).float().mean()) for k in range(10)]
+    coverage = [float((guess == k).float().mean()) for k in range(10)]
+    if objective == "head-tail-coverage":
+        seen = [sum(coverage[k] for k in part) / len(part) for part in parts]
+        duals = [max(0.0, 0.1 - 2.0 * (c - 0.095)) for c in seen]
+    else:
+        seen = [sum(recall[k] for k in part) / len(part) for part in parts]
+        duals = [math.exp(-2.0 * r) for r in seen]
+        duals = [d / sum(duals) for d in duals]
+    assert len({round(value, 3) for value in seen}) == len(parts)
+    ask(method, other)
+    torch.testing.assert_close(method.duals, torch.tensor(duals))
+    G = torch.zeros(10, 10)
+    for dual, part in zip(duals, parts, strict=True):
+        for k in part:
+            if objective == "head-tail-coverage":
+                G[k, k] += 1 / (10 * pi[k])
+                G[:, k] += dual / len(part)
+            else:
+                G[k, k] = dual / (pi[k] * len(part))
+    torch.testing.assert_close(method.gain.dense(), G)
+
+
+def test_the_average_is_judged(data: Data) -> None:
+    """Decay 0.5 from the first weights, BatchNorm statistics copied; predictions are the average's."""
+    method = build("fixmatch", data, optim={"ema": 0.5, "ema_warm": False})
+    average = [p.detach().clone() for p in method.net.parameters()]
+    for step, batch in enumerate(batches(method, data, 3)):
+        ask(method, data, Progress(step, 10, 100))
+        method.update(batch)
+        average = [0.5 * a + 0.5 * p.detach() for a, p in zip(average, method.net.parameters(), strict=True)]
+    literal = copy.deepcopy(method.net).eval()
+    for p, a in zip(literal.parameters(), average, strict=True):
+        p.data = a
+    x = data.streams["val"].fetch(torch.arange(20))
+    seen = data.eval_view(x, torch.Generator())
+    torch.testing.assert_close(method.predict(x), literal(seen).detach(), rtol=1e-4, atol=1e-5)
+    assert (method.predict(x) - method.net.eval()(seen)).abs().max() > 1e-2
+
+
+def test_optimiser_settings_reach_the_optimiser(data: Data) -> None:
+    method = build("fixmatch", data, optim={"lr": 0.07, "momentum": 0.6, "nesterov": False, "weight_decay": 0.02})
+    for group, decay in zip(method.player.optimizer.param_groups, (0.02, 0.0), strict=True):
+        found = (group["lr"], group["momentum"], group["nesterov"], group["weight_decay"])
+        assert found == (0.07, 0.6, False, decay)
+    adam = build("csst", data, optim={"name": "adamw", "lr": 0.007, "betas": [0.7, 0.8], "weight_decay": 0.02})
+    assert isinstance(adam.player.optimizer, torch.optim.AdamW)
+    for group, decay in zip(adam.player.optimizer.param_groups, (0.02, 0.0), strict=True):
+        assert (group["lr"], group["betas"], group["weight_decay"]) == (0.007, (0.7, 0.8), decay)
 
 
 def test_weight_decay_spares_normalisation(data: Data) -> None:

@@ -27,7 +27,7 @@ from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.selection import LABEL_FREE, check_selection
 from evenhand.run.settings import Run
-from evenhand.run.training import train
+from evenhand.run.training import fit_recipe, train
 from evenhand.tasks.classify import CLASSIFY, some_rows
 from helpers import toy_data
 
@@ -113,6 +113,55 @@ def test_scores_are_those_of_the_targets_predictions(streams: Streams) -> None:
     assert row["effective_classes"] == pytest.approx(3, abs=0.1)
     assert "domain_accuracy" not in CLASSIFY.watch(Aligner([2.0], discriminator=False), streams, batch=7)["target"]
     assert CLASSIFY.watch(method, {"source": streams["source"]}, batch=7) == {}
+
+
+@pytest.mark.parametrize(("trains_on_target", "compared"), [(True, "source"), (False, "val")])
+def test_seen_is_compared_with_seen(trains_on_target: bool, compared: str) -> None:
+    """A network knows what it was trained on: here the last entry of a vector says so."""
+    domains = {"source": vectors(300, 3, 0), "val": vectors(300, -3, 1)}
+    domains["target"] = vectors(300, 3 if trains_on_target else -3, 2).unlabelled()
+
+    class Trained(Aligner):
+        def feeds(self, streams: Streams) -> dict[str, Feed]:
+            own = super().feeds(streams)
+            return own | {"target": own["source"]} if trains_on_target else own
+
+    row = CLASSIFY.watch(Trained([2.0]), domains, batch=7)["target"]
+    assert abs(row["a_distance"]) < 0.4
+    assert row["domain_accuracy"] == pytest.approx(0.5, abs=0.01)
+    told = [domains[name].fetch(torch.arange(300))[:, -1] for name in (compared, "target")]
+    loss = (nn.functional.softplus(-told[0]).mean() + nn.functional.softplus(told[1]).mean()) / 2
+    assert row["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_two_halves_of_one_set_are_one_domain_and_no_alarm_sounds(tmp_path: Path) -> None:
+    """Domain-adversarial training on them ends where it should: at chance, at distance 0, and healthy."""
+    import numpy as np
+
+    distances = []
+    for seed in range(3):
+        chance = torch.Generator().manual_seed(seed)
+        y = torch.randperm(1600, generator=chance) % 4
+        x = nn.functional.one_hot(y, 128) + torch.randn(1600, 128, generator=chance)
+        for name, rows in (("a", slice(0, 800)), ("b", slice(800, 1600))):
+            np.savez(tmp_path / f"{name}.npz", x=x[rows].numpy(), y=y[rows].numpy())
+        recipe = validate(
+            {
+                "data": {"set": str(tmp_path / "a.npz"), "target": str(tmp_path / "b.npz"), "val_share": 0.5},
+                "method": {
+                    "name": "domain-adversarial", "batch": 64, "net": {"name": "mlp-bn", "width": 128}, "mcc": 1.0,
+                    "bottleneck": 32, "discriminator": {"hidden": 64}, "reversal": {"steps": 20}, "optim": {"lr": 0.05},
+                },
+                "run": {"steps": 150, "folder": str(tmp_path / str(seed)), "progress": False, "eval_every": 99},
+            },
+            "halves",
+        )  # fmt: skip
+        _, data, method = fit_recipe(recipe)
+        row = CLASSIFY.watch(method, data.streams)["target"]
+        assert row["domain_accuracy"] == pytest.approx(0.5, abs=0.1)
+        assert adaptation_troubles(row) == {}
+        distances.append(row["a_distance"])
+    assert abs(sum(distances) / 3) < 0.2, distances
 
 
 def test_labels_of_the_target_are_never_read(streams: Streams, tmp_path: Path) -> None:
@@ -205,9 +254,11 @@ HEALTHY = {
     [
         ({}, []),
         ({"domain_accuracy": 0.98}, ["wins"]),
-        ({"domain_accuracy": 0.51, "domain_loss": math.log(2)}, ["dead"]),
+        ({"domain_accuracy": 0.51, "domain_loss": math.log(2), "a_distance": 1.1}, ["dead"]),
         ({"domain_accuracy": 0.51, "domain_loss": math.log(2), "a_distance": 0.1}, []),  # they do mix
-        ({"domain_accuracy": 0.51, "domain_loss": 0.9}, []),
+        ({"domain_accuracy": 0.51, "domain_loss": math.log(2), "a_distance": 0.8}, []),  # as well as in a good run
+        ({"domain_accuracy": 0.51, "domain_loss": 0.9, "a_distance": 1.1}, []),
+        ({"domain_accuracy": 0.58, "domain_loss": math.log(2), "a_distance": 1.1}, []),
         ({"effective_classes": 1.3, "largest_share": 0.95}, ["collapse"]),
         ({"effective_classes": 1.2, "possible_classes": 1.0}, []),  # one sample
     ],

@@ -60,14 +60,19 @@ class Classify(Task):
         return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
-        """Of a target domain: what its predictions look like, and how far it is from held-out source samples."""
+        """Of a target domain: what its predictions look like, and how far it is from the source.
+
+        Features of samples trained on lie apart from those of others of the same domain. So seen is compared with
+        seen: with the source's training samples if the target's are trained on, else with its held-out ones.
+        """
         from torch.nn.functional import softplus
 
         from evenhand.measure import shift
 
         if "target" not in streams:
             return {}
-        target, source = streams["target"], streams["val" if "val" in streams else "source"]
+        unseen = "val" in streams and "target" not in method.feeds(streams)
+        target, source = streams["target"], streams["val" if unseen else "source"]
         logits = on_some(method.predict, target, PREDICTED, batch)
         values = {name: score(logits) for name, score in shift.SCORES.items() if len(logits) > 1}
         values["target_entropy"] = shift.target_entropy(logits)

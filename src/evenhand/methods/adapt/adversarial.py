@@ -72,8 +72,7 @@ class DomainAdversarial(Recogniser):
             inputs = d if s.adversary == "dann" else s.map_size or d * K
             rival: nn.Module = DomainDiscriminator(inputs, s.discriminator.hidden, s.discriminator.batchnorm)
             if s.adversary == "mdd":
-                hidden = s.discriminator.hidden
-                rival = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, K))
+                rival = _deep_head(d, s.discriminator.hidden, K)
             self.adversary = (s.optim_d or s.optim).player(rival.to(device), seed=seed)
             self.discriminator = rival if isinstance(rival, DomainDiscriminator) else None
         self.average = AveragedModel(self.net) if s.average_every else None
@@ -216,7 +215,18 @@ class DomainAdversarial(Recogniser):
 
 def _network(s: AdaptTable, classes: int, channels: int) -> HeadedNet:
     net = s.net.build(classes, channels)
-    return Bottlenecked(net, s.bottleneck, classes, batchnorm=s.bottleneck_batchnorm) if s.bottleneck else net
+    if s.bottleneck:
+        net = Bottlenecked(net, s.bottleneck, classes, batchnorm=s.bottleneck_batchnorm)
+    if s.head_hidden:
+        net.head = _deep_head(net.num_features, s.head_hidden, classes)  # type: ignore[misc, assignment]
+        if isinstance(net, Bottlenecked):
+            net.bottleneck.append(nn.Dropout(0.5))
+    return net
+
+
+def _deep_head(d: int, hidden: int, classes: int) -> nn.Sequential:
+    """MDD's, for the classifier and for its rival."""
+    return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, classes))
 
 
 def _groups(s: AdaptTable, net: HeadedNet) -> list[dict[str, Any]]:

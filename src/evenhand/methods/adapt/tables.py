@@ -9,6 +9,14 @@ from pydantic import Field, model_validator
 from evenhand.methods.common import Net, Optim, Schedule
 from evenhand.settings import Settings
 
+# MDD as published, where it differs from the others: the rest of [method] is laid over it.
+MDD: dict[str, Any] = {
+    "bottleneck": 1024,
+    "head_hidden": 1024,
+    "reversal": {"high": 0.1},
+    "optim": {"lr": 0.004, "inverse_alpha": 2e-4, "weight_decay": 5e-4},
+}
+
 
 class AdaptOptim(Optim):
     """SGD as adaptation uses it: Nesterov, ``lr (1 + 0.001 step)^-0.75``."""
@@ -58,12 +66,15 @@ class AdaptTable(Settings):
     net: Net = Net(name="resnet50")
     bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
     bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
+    head_hidden: int = Field(
+        0, ge=0, description="width of a hidden layer in the head, with dropout 0.5 behind both; 0: none; mdd: 1024"
+    )
     optim: AdaptOptim = AdaptOptim()
     backbone_factor: float | None = Field(
         None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
     )
     optim_d: AdaptOptim | None = Field(None, description="of the discriminator; what it leaves out is as in optim")
-    adversary: Literal["none", "dann", "cdan", "mdd"] = "cdan"
+    adversary: Literal["none", "dann", "cdan", "mdd"] = Field("cdan", description="mdd: with defaults of its own")
     trade_off: float = Field(1.0, ge=0, description="weight of the adversarial loss")
     discriminator: Discriminator = Discriminator()
     reversal: Reversal = Reversal()
@@ -85,8 +96,23 @@ class AdaptTable(Settings):
             table = {**table, "optim_d": {**table["optim"], **table["optim_d"]}}
         return table
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_adversary(cls, table: Any) -> Any:
+        """Defined last, so it runs first: ``optim_d`` takes after what stands in ``optim`` then."""
+        return _laid_over(MDD, table) if isinstance(table, dict) and table.get("adversary") == "mdd" else table
+
     @model_validator(mode="after")
     def _combinable(self) -> AdaptTable:
         if self.adversary != "cdan" and (self.entropy or self.map_size):
             raise ValueError(f"entropy and map_size belong to adversary = 'cdan', got '{self.adversary}'")
         return self
+
+
+def _laid_over(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    inside = {
+        key: _laid_over(defaults[key], value)
+        for key, value in given.items()
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict)
+    }
+    return {**defaults, **given, **inside}
