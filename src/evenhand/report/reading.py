@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from evenhand.errors import UserError
@@ -15,6 +19,7 @@ from evenhand.report.records import RunRecord
 from evenhand.tasks import Task, task_named
 
 AGAIN = "measure the run again"
+DAMAGED = (zipfile.BadZipFile, zlib.error, pickle.UnpicklingError, NotImplementedError)  # what np.load may raise
 
 
 class Row(BaseModel):
@@ -95,6 +100,20 @@ def _check(path: Path, found: Any, kind: Any, remedy: str, at: Sequence[str] = (
         where = " ".join([str(path), ".".join(map(str, (*at, *first["loc"])))]).rstrip()
         said = first["msg"].removeprefix("Value error, ").partition(" or instance")[0].replace("Input", "this")
         raise UserError(f"{where}: {said}; {remedy}") from error
+
+
+def read_square(path: Path, key: str, size: int, remedy: str) -> np.ndarray | None:
+    """Counts (size, size) from an array file; None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = file[key]
+    except (ValueError, TypeError, LookupError, OSError, EOFError, MemoryError, *DAMAGED) as error:
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); {remedy}") from error
+    if found.shape != (size, size) or not np.issubdtype(found.dtype, np.integer) or found.min(initial=0) < 0:
+        raise UserError(f"{path}: {key} {found.dtype} {found.shape} is not counts of {size} by {size}; {remedy}")
+    return np.asarray(found)
 
 
 def _rows(text: str) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import torch
 
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed, Loader
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, decoded_by
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Method, Progress
 from evenhand.randomness import mix
@@ -34,6 +34,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     folder.mkdir(parents=True, exist_ok=True)
     if run.threads:
         torch.set_num_threads(run.threads)
+    streams = decoded_by(streams, run.workers)
     opened = partial(_open, streams=streams, run=run, device=parallel.local_device(run.device))
     # An epoch is a pass over the first feed as a fresh method asks for it, also after a resume with other feeds.
     epoch_steps = next(iter(opened(method.feeds(streams)).values())).steps_per_epoch
