@@ -27,6 +27,9 @@ class Settings(BaseModel):
     def _owners_defaults(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        for key, value in given.items():
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError(f"{key} is an integer beyond 64 bits; write a smaller one")
         defaults = {key: field.default for key, field in cls.model_fields.items()}
         return {key: _laid_over(defaults.get(key), value) for key, value in given.items()}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenhand.measure.calibration import expected_calibration_error, reliability
+from evenhand.measure.calibration import expected_calibration_error, fit_temperature, reliability
 
 
 def literal(probs: Tensor, target: Tensor, bins: int) -> float:
@@ -63,3 +65,29 @@ def test_bad_arguments_are_named() -> None:
         reliability(torch.eye(2), torch.tensor([0]))
     with pytest.raises(ValueError, match="softmax"):
         reliability(torch.tensor([[float("nan"), 0.5]]), torch.tensor([0]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.floats(0.05, 20), st.integers(0, 10**6))
+def test_temperature_is_the_least_cross_entropy_of_a_fine_grid(classes: int, scale: float, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(200, classes, generator=g, dtype=torch.float64)
+    target = torch.where(
+        torch.rand(200, generator=g) < 0.3, torch.randint(classes, (200,), generator=g), logits.argmax(1)
+    )
+    grid = torch.logspace(-2, 2, 401, dtype=torch.float64)
+    losses = torch.stack([torch.nn.functional.cross_entropy(logits / t, target) for t in grid])
+    found = fit_temperature(logits.float(), target)
+    assert torch.nn.functional.cross_entropy(logits / found, target) <= losses.min() + 1e-6
+    assert fit_temperature(5 * logits, target) == pytest.approx(min(5 * found, 100), rel=1e-4)
+
+
+def test_temperature_by_hand_and_at_its_bounds() -> None:
+    """Three of four right at equal logits: softmax must say 3/4, so 2 / T = log 3."""
+    logits = torch.tensor([[2.0, 0.0]] * 4)
+    assert fit_temperature(logits, torch.tensor([0, 0, 0, 1])) == pytest.approx(2 / math.log(3))
+    assert fit_temperature(logits, torch.tensor([0, 0, 0, 0])) == pytest.approx(0.01, rel=1e-3)
+    assert fit_temperature(logits, torch.tensor([1, 1, 1, 1])) == pytest.approx(100, rel=1e-3)
+    assert fit_temperature(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])) == 1.0  # any T is as good
+    with pytest.raises(ValueError, match="expected"):
+        fit_temperature(logits, torch.tensor([0]))

@@ -2,19 +2,26 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import weakref
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure.calibration import expected_calibration_error, reliability
 from evenhand.measure.classification import Evaluation, evaluate, predict_all
+from evenhand.tasks.classify import CLASSIFY
+from helpers import tree
 
 GROUPS = {"head": [0], "tail": [1, 2]}
 
@@ -34,11 +41,15 @@ def test_scalars_by_hand() -> None:
     chosen, other = math.exp(2) / (math.exp(2) + 2), 1 / (math.exp(2) + 2)  # probabilities behind the logits
     expected = {
         "accuracy": 4 / 7,
+        "top5": 1.0,
         "mean_recall": (3 / 4 + 1 / 2 + 0) / 3,
         "min_recall": 0.0,
         "g_mean": 0.0,
         "h_mean": 0.0,
+        "macro_f1": (2 * 3 / (4 + 5) + 2 * 1 / (2 + 2) + 0) / 3,
+        "micro_f1": 4 / 7,
         "min_coverage": 0.0,
+        "coverage_violation": 0.95 / 3,
         "ece": abs(4 / 7 - chosen),
         "loss": -(4 * math.log(chosen) + 3 * math.log(other)) / 7,
     }
@@ -50,15 +61,43 @@ def test_means_by_hand_where_no_recall_is_zero() -> None:
     assert found["g_mean"] == pytest.approx(math.sqrt(1 / 2 * 1))
     assert found["h_mean"] == pytest.approx(2 / (2 + 1))
     assert found["min_coverage"] == pytest.approx(2 / 5)
+    assert found["coverage_violation"] == pytest.approx(0.95 / 2 - 2 / 5)
+    assert judged([(0, 0), (1, 1)], classes=2).scalars()["coverage_violation"] == 0
+
+
+def test_the_worse_of_head_and_tail_by_hand() -> None:
+    """Head 0 (recall 3/4, coverage 5/7), tail 1 and 2 (1/4 and 1/7); mid has no say, nor a class that is not there."""
+    found = judged(PAIRS).scalars(GROUPS)
+    assert found["min_head_tail_recall"] == pytest.approx(1 / 4)
+    assert found["min_head_tail_coverage"] == pytest.approx(1 / 7)
+    turned = judged(PAIRS).scalars({"head": [2], "mid": [1], "tail": [0]})
+    assert turned["min_head_tail_recall"] == turned["min_head_tail_coverage"] == 0
+    assert judged(PAIRS).scalars({"head": [0], "mid": [2], "tail": [1]})["min_head_tail_recall"] == pytest.approx(1 / 2)
+    absent = judged([(0, 0), (0, 1), (1, 1)]).scalars(GROUPS)
+    assert absent["min_head_tail_recall"] == pytest.approx(1 / 2)
+    assert absent["min_head_tail_coverage"] == pytest.approx(1 / 3)
+    assert judged([(0, 0), (0, 1), (1, 1)]).scalars()["min_coverage"] == pytest.approx(1 / 3)
+    assert "min_head_tail_recall" not in judged(PAIRS).scalars({"all": [0, 1, 2]})
+
+
+def test_top5_and_macro_f1_by_hand() -> None:
+    """The truth ranks 1st, 5th, 6th and 7th of seven."""
+    logits = torch.tensor([[7.0, 6, 5, 4, 3, 2, 1]]).expand(4, 7)
+    found = Evaluation.of(logits, torch.tensor([0, 4, 5, 6])).scalars()
+    assert found["top5"] == pytest.approx(2 / 4)
+    assert found["macro_f1"] == pytest.approx((2 * 1 / (1 + 4)) / 4)  # over the four classes that are there
+
+
+def test_every_scalar_is_a_metric_with_its_direction() -> None:
+    better_low = {"ece", "loss", "coverage_violation"}
+    for name in judged(PAIRS).scalars(GROUPS):
+        assert CLASSIFY.metric(name).higher_is_better == (name not in better_low)
 
 
 def test_table_by_hand() -> None:
     table = judged(PAIRS).table(GROUPS)
-    assert table["confusion"] == [
-        [pytest.approx(3 / 7), pytest.approx(1 / 7), 0],
-        [pytest.approx(1 / 7), pytest.approx(1 / 7), 0],
-        [pytest.approx(1 / 7), 0, 0],
-    ]
+    assert table["confusion"].tolist() == [[3, 1, 0], [1, 1, 0], [1, 0, 0]]
+    assert np.issubdtype(table["confusion"].dtype, np.integer)
     assert table["recall"] == pytest.approx([3 / 4, 1 / 2, 0])
     assert table["precision"] == pytest.approx([3 / 5, 1 / 2, 0])
     assert table["coverage"] == pytest.approx([5 / 7, 2 / 7, 0])
@@ -68,11 +107,12 @@ def test_table_by_hand() -> None:
     bins = table["reliability"]
     assert sum(bins["count"]) == 7
     assert bins["accuracy"][bins["count"].index(7)] == pytest.approx(4 / 7)
-    assert {k: table[k] for k in judged(PAIRS).scalars()} == judged(PAIRS).scalars()
+    assert {k: table[k] for k in judged(PAIRS).scalars(GROUPS)} == judged(PAIRS).scalars(GROUPS)
 
 
-def test_table_is_plain_json() -> None:
+def test_table_is_plain_json_but_for_the_matrix() -> None:
     table = judged(PAIRS).table(GROUPS)
+    del table["confusion"]
     assert json.loads(json.dumps(table, allow_nan=False)) == table
 
 
@@ -191,3 +231,43 @@ def test_predictions_that_are_not_finite_stop(bad: float) -> None:
 def test_evaluate_needs_labels() -> None:
     with pytest.raises(ValueError, match="'test' has no labels"):
         evaluate(lambda x: x, labelled(3).unlabelled())
+
+
+@pytest.mark.usefixtures("global_randomness_untouched")
+@pytest.mark.parametrize("batch", [7, 64, 512])
+def test_loader_processes_change_neither_order_nor_numbers(tmp_path: Path, batch: int) -> None:
+    names = [f"{i:03d}.png" for i in range(150)]
+    tree(tmp_path, *names, side=8)
+    files = Files([tmp_path / name for name in names], size=8)
+    alone = Stream(files, torch.arange(150) % 3, ("a", "b", "c"), "val")
+    sizes: list[int] = []
+
+    def predict(x: Tensor) -> Tensor:
+        assert multiprocessing.parent_process() is None
+        sizes.append(len(x))
+        return x.float().mean((2, 3))
+
+    expected = predict_all(predict, alone, batch=batch)
+    before, sizes[:] = list(sizes), []
+    helped = replace(alone, workers=2)
+    assert torch.equal(predict_all(predict, helped, batch=batch), expected)
+    assert sizes == before
+    assert helped.subset(torch.tensor([3, 1])).workers == 2
+    assert evaluate(predict, helped, batch=batch).scalars() == evaluate(predict, alone, batch=batch).scalars()
+
+
+class Broken(Files):
+    """Which process fetched, and what it says of a bad file."""
+
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> Tensor:
+        raise UserError(f"bad file, in a process of its own: {multiprocessing.parent_process() is not None}")
+
+
+def test_a_bad_file_is_one_line_from_a_loader_process_too(tmp_path: Path) -> None:
+    tree(tmp_path, "0.png")
+    stream = Stream(Broken([tmp_path / "0.png"] * 100, size=16), torch.zeros(100).long(), ("a",), "val", workers=1)
+    with pytest.raises(UserError) as caught:
+        predict_all(lambda x: x, stream)
+    assert str(caught.value) == "bad file, in a process of its own: True"
+    with pytest.raises(UserError, match="False"):
+        predict_all(lambda x: x, replace(stream, workers=0))

@@ -24,7 +24,7 @@ def run_folder(root: Path, seed: int = 0, **numbers: float) -> Path:
         "task": "classify", "split": "test", "checkpoint": "best.pt", "select": "label-free:infomax",
         "classes": ["cat", "dog"],
         "train_counts": [10, 5], "groups": {}, "accuracy": 0.5 + seed / 10, "mean_recall": 0.5, "recall": [0.4, 0.6],
-        "confusion": [[0.2, 0.3], [0.2, 0.3]], "also": {"oracle:accuracy": also},
+        "also": {"oracle:accuracy": also},
         "adaptation": {**health, "source_points": points, "target_points": {**points, "labels": None}},
     }  # fmt: skip
     (folder / "measure.json").write_text(json.dumps(measure))

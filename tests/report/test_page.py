@@ -31,11 +31,12 @@ def make_run(root: Path, name: str, *, seed: int = 0, rho: float = 0.0, tail: fl
     folder, recall = root / name, [0.9, 0.6, tail]
     folder.mkdir(parents=True)
     rows = [[r if i == j else (1 - r) / 2 for j in range(3)] for i, r in enumerate(recall)]
+    np.savez(folder / "confusion.npz", confusion=(1000 * np.array(rows)).round().astype(int))
     measure = {
         "task": "classify", "split": "test", "checkpoint": "last.pt", "select": "last",
         "classes": ["cat", "dog", "lynx"],
         "train_counts": [1000, 100, 10], "groups": {"head": [0], "mid": [1], "tail": [2]},
-        "groups_rule": "one each, by training count", "confusion": (np.array(rows) / 3).tolist(), "recall": recall,
+        "groups_rule": "one each, by training count", "recall": recall,
         "accuracy": fmean(recall), "mean_recall": fmean(recall), "min_recall": min(recall),
         "group_recall": dict(zip(("head", "mid", "tail"), recall, strict=True)), "ece": 0.05, "samples": 300,
         "reliability": {"confidence": [0.5, 0.9], "accuracy": [0.4, 0.8], "count": [10, 290]}, **changes,
@@ -101,6 +102,40 @@ def test_numbers_on_the_page_are_those_of_the_runs(tmp_path: Path) -> None:
         assert expected in page.text
     assert len(page.ids) == len(set(page.ids))
     assert {"svg", "table", "caption", "details", "nav"} <= page.tags
+
+
+def test_confusions_are_shares_of_each_true_class_over_seeds(tmp_path: Path) -> None:
+    """Rows of [8 2] and [3 1], then [6 4] and [1 1]: the first is taken for the second in 30 % on average."""
+    runs = [make_run(tmp_path, f"ce-{seed}", seed=seed) for seed in range(2)]
+    for run, rows in zip(runs, ([[8, 2, 0], [3, 1, 0], [0, 0, 5]], [[6, 4, 0], [1, 1, 0], [0, 0, 1]]), strict=True):
+        np.savez_compressed(run / "confusion.npz", confusion=np.array(rows))
+    text = Page(write_report(runs, tmp_path / "report.html").read_text()).text
+    assert "Most frequent errors: dog → cat 62.5 %; cat → dog 30.0 %." in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"junk", b"PK\x05\x06" + bytes(18), np.eye(2, dtype=int), np.eye(3), -np.eye(3, dtype=int), {"other": [1]}],
+)
+def test_a_matrix_that_is_not_one_is_one_line(tmp_path: Path, content: Any) -> None:
+    run = make_run(tmp_path, "ce")
+    if isinstance(content, bytes):
+        (run / "confusion.npz").write_bytes(content)
+    else:
+        np.savez(run / "confusion.npz", **(content if isinstance(content, dict) else {"confusion": content}))
+    with pytest.raises(UserError, match=r"confusion.npz.*measure the run again") as caught:
+        render([load_run(run)])
+    assert "\n" not in str(caught.value)
+
+
+def test_temperature_and_further_numbers_are_on_the_page(tmp_path: Path) -> None:
+    scaled = [{"value": value, "ece": ece} for value, ece in ((1.5, 0.02), (2.5, 0.04))]
+    runs = [make_run(tmp_path, f"ce-{s}", seed=s, macro_f1=0.25 + s / 2, temperature=t) for s, t in enumerate(scaled)]
+    text = Page(write_report(runs, tmp_path / "report.html").read_text()).text
+    assert "fitted on validation: ce T = 2.00, ECE 5.0 ± 0.0 % → 3.0 ± 1.4 %." in text
+    assert re.search(r"macro F1 \(%\)\s*50.0\s*± 35.4", text)
+    assert "min coverage" not in text
+    assert "Further numbers" not in Page(render([load_run(make_run(tmp_path, "bare"))])).text
 
 
 def test_page_is_safe_and_self_contained(tmp_path: Path) -> None:
@@ -203,7 +238,8 @@ def test_thousand_classes_stay_small(tmp_path: Path) -> None:
     big = {"classes": [f"class {k}" for k in range(K)], "train_counts": counts, "groups": groups, "recall": recall}
     matrix = plots.plot_confusion(np.eye(K), big["classes"])
     assert len(matrix) < 20_000
-    run = make_run(tmp_path, "ce", **big, confusion=None)
+    run = make_run(tmp_path, "ce", **big)
+    (run / "confusion.npz").unlink()
     assert len(render([load_run(run)])) < 400_000
 
 

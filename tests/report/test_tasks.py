@@ -160,8 +160,9 @@ def test_files_of_the_wrong_types_are_one_line(tmp_path: Path, file: str, conten
 @pytest.mark.parametrize(
     "part",
     [
-        {"confusion": [[1.0, 0.0]]},
-        {"confusion": [["a", "b"], ["c", "d"]]},
+        {"temperature": 1.5},
+        {"temperature": {"ece": 0.1}},
+        {"temperature": {"value": "hot", "ece": 0.1}},
         {"reliability": {"count": [1], "confidence": [0.5]}},
         {"reliability": {"count": [1], "confidence": [0.5], "accuracy": []}},
         {"adaptation": {"source_points": {"xy": [[1.0]], "labels": None}}},

@@ -278,6 +278,16 @@ def test_warnings_come_late_and_once(streams: Streams, tmp_path: Path, capfd: py
     assert capfd.readouterr().err.count("the discriminator wins") == 1
 
 
+def test_a_warning_is_not_logged_again_after_a_pause(streams: Streams, tmp_path: Path) -> None:
+    whole = fitted(tmp_path / "whole", streams, [1.0] * 8)
+    for pause in range(1, 8):
+        folder = tmp_path / str(pause)
+        fitted(folder, streams, [1.0] * 8, stop_after=pause)
+        log = fitted(folder, streams, [1.0] * 8, resume=True)
+        warned = [[row for row in rows if row.get("event") == "warning"] for rows in (whole, log)]
+        assert warned[0] == warned[1]
+
+
 def test_picture_of_both_domains(streams: Streams, tmp_path: Path) -> None:
     method = Aligner([1.0])
     found = CLASSIFY.finish(method, replace(method.data, streams=streams), tmp_path, batch=16)["adaptation"]

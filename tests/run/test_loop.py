@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,31 @@ def test_checkpoints_kept_within_an_epoch_do_not_replace_each_other(tmp_path: Pa
     assert sorted(step_of(tmp_path, p.name) for p in tmp_path.glob("epoch-*.pt")) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("fatal", range(1, 14))
+def test_trap_18_a_kept_checkpoint_survives_a_kill_after_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fatal: int
+) -> None:
+    """Two evaluations in the run's three epochs, one of which is also kept; killed after the n-th checkpoint."""
+    names = ["epoch-0001.pt", "epoch-0002.pt", "epoch-0003.pt"]
+    written: list[str] = []
+    save_checkpoint = checkpoint.save
+
+    def killed(path: Path, content: dict[str, Any]) -> None:
+        save_checkpoint(path, content)
+        written.append(path.name)
+        if len(written) == fatal:
+            raise SystemExit("killed")
+
+    monkeypatch.setattr(checkpoint, "save", killed)
+    settings = {"keep_every": 1, "eval_every": 1, "select": "val:accuracy"}
+    try:
+        fit(Scripted(), streams("val"), run(tmp_path, **settings))
+    except SystemExit:
+        fit(Scripted(), streams("val"), run(tmp_path, resume=True, **settings))
+    assert [p.name for p in sorted(tmp_path.glob("epoch-*.pt"))] == names
+    assert [step_of(tmp_path, name) for name in names] == [2, 4, 6]
+
+
 def test_tensorboard_file_holds_the_scalars(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     fit(Scripted(), streams("val"), run(tmp_path, tensorboard=True))
@@ -209,7 +235,12 @@ def test_a_warning_of_an_evaluation_is_shown_and_logged(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="lynx"):
         fit(Worried(), streams("val"), run(tmp_path))
     told = [(row["step"], row["event"], row["warning"]) for row in rows(tmp_path, "event")]
-    assert told == [(step, "warning", "class 'lynx' looks collapsed") for step in SCRIPT]
+    assert told == [(2, "warning", "class 'lynx' looks collapsed")]
+    for resume, stop in ((False, 3), (True, None)):
+        with pytest.warns(UserWarning, match="lynx"):
+            fit(Worried(), streams("val"), run(tmp_path / "paused", resume=resume, stop_after=stop))
+    again = [row for row in rows(tmp_path / "paused", "event") if row["event"] == "warning"]
+    assert again == rows(tmp_path, "event")
 
 
 def test_a_missing_stream_is_named(tmp_path: Path) -> None:
@@ -364,6 +395,58 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path: Path) -> None:
         fit(Scripted(), streams(), run(tmp_path, resume=True))
     one_line(caught)
     assert (tmp_path / "last.pt").stat().st_size == 500
+
+
+def test_a_damaged_checkpoint_names_the_whole_one_and_the_way_on(tmp_path: Path) -> None:
+    """The advice is followed to the letter, and training ends as it would have."""
+    fit(Scripted(), streams(), run(tmp_path / "whole"))
+    folder = tmp_path / "a run"
+    fit(Scripted(), streams(), run(folder, stop_after=5, keep_every=1))
+    (folder / "last.pt").write_bytes((folder / "last.pt").read_bytes()[:500])
+    (folder / "epoch-0001.pt").write_bytes(b"")
+    with pytest.raises(UserError, match=r"epoch-0002\.pt beside it is whole") as caught:
+        fit(Scripted(), streams(), run(folder, resume=True))
+    command, _, then = one_line(caught).partition("from that one, ")[2].partition(", then ")
+    assert then == "--resume"
+    subprocess.run(command, shell=True, check=True)
+    fit(Scripted(), streams(), run(folder, resume=True))
+    mine, theirs = (checkpoint.load(path / "last.pt")["method"]["weight"] for path in (folder, tmp_path / "whole"))
+    assert torch.equal(mine, theirs)
+
+
+def test_a_damaged_best_checkpoint_names_the_last_one(tmp_path: Path) -> None:
+    fit(Scripted(), streams("val"), run(tmp_path, select="val:accuracy"))
+    (tmp_path / "best.pt").write_bytes(b"junk")
+    with pytest.raises(UserError, match=r"last.pt beside it is whole \(step 6\)") as caught:
+        checkpoint.load(tmp_path / "best.pt")
+    assert "--resume" not in one_line(caught)
+    (tmp_path / "last.pt").write_bytes(b"junk")
+    with pytest.raises(UserError, match="no other checkpoint beside it is whole"):
+        checkpoint.load(tmp_path / "best.pt")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00\x01", b"[1, 2]\n", b"5\n", b'{"kind": "train"}\n', b'{"step": "4"}\n', b"nonsense\n{}\n",
+                b"[" * 100_000 + b"\n"],
+)  # fmt: skip
+def test_a_log_that_is_not_one_is_one_line_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    fit(Scripted(), streams(), run(tmp_path, stop_after=3))
+    (tmp_path / "log.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=r"log\.jsonl.*move it away, and --resume") as caught:
+        fit(Scripted(), streams(), run(tmp_path, resume=True))
+    one_line(caught)
+    assert (tmp_path / "log.jsonl").read_bytes() == content
+    (tmp_path / "log.jsonl").unlink()
+    fit(Scripted(), streams(), run(tmp_path, resume=True))
+    assert step_of(tmp_path) == 6
+
+
+def test_threads_beyond_reason_are_one_line(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(UserError, match=r"run\.threads = 1000 is far more than this machine's \d+ cores") as caught:
+        fit(Scripted(), streams(), run(tmp_path, threads=1000))
+    one_line(caught)
+    assert torch.get_num_threads() == before
 
 
 class Signalled(Scripted):

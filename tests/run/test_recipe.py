@@ -382,3 +382,25 @@ def test_digest_does_not_depend_on_how_numbers_are_written(layers: Path) -> None
 def test_recipe_is_read_only(layers: Path) -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_recipe(layers).run.epochs = 3
+
+
+HUGE = str(10**400)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"run.steps={HUGE}", f"run.seed={2**63}", f"run.epochs={HUGE}", "run.epochs=inf", "run.eval_every=inf",
+        "run.threads=100000", "run.workers=100000", f"run.eval_batch={HUGE}", f"data.split_seed={2**64}",
+        f"data.n_max={HUGE}", f"data.val_per_class={10**15}", "data.size=1000000", f"method.batch={HUGE}",
+        f"method.net.width={HUGE}", f"method.optim.lr={HUGE}", f"run.steps=1{'0' * 5000}", f"run.seed=-{HUGE}",
+    ],
+)  # fmt: skip
+def test_numbers_beyond_reason_are_one_short_line(layers: Path, override: str) -> None:
+    said = refusal(layers, override)
+    assert override.partition("=")[0].rpartition(".")[2] in said
+    assert len(said.replace(str(layers), "")) < 200
+
+
+def test_an_integer_that_python_does_not_read_is_one_line(tmp_path: Path) -> None:
+    assert "not valid TOML" in refusal(written(tmp_path, f"[run]\nsteps = 1{'0' * 5000}\n"))

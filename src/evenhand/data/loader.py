@@ -6,7 +6,7 @@ not depend on the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -136,6 +136,48 @@ class Loader:
             samples, chance = moved(samples, self.device), dice(self.seed, "augment", step, parallel.rank())
             seen = [view.see(samples, truth, chance) for view in self.feed.views]
             yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
+
+
+class _Pieces(Dataset[Any]):
+    """Piece number -> its samples; a UserError is returned, as of ``_Steps``."""
+
+    def __init__(self, stream: Stream, pieces: Sequence[Tensor]) -> None:
+        self.stream, self.pieces = stream, pieces
+
+    def __getitem__(self, number: int) -> Any:
+        try:
+            return self.stream.fetch(self.pieces[number])
+        except UserError as error:
+            return error
+
+
+PIECE = 64  # samples that a loader process hands over at once: shared memory is small in containers
+
+
+def in_order(stream: Stream, rows: Tensor, batch: int) -> Iterator[tuple[Tensor, Any]]:
+    """These rows and their samples as stored, batch by batch; ``stream.workers`` processes decode ahead."""
+    batches = rows.split(batch)
+    if not (stream.workers and stream.samples.decodes and len(rows) > PIECE):
+        for some in batches:
+            yield some, stream.fetch(some)
+        return
+    pieces = [some.split(PIECE) for some in batches]
+    raw = iter(
+        DataLoader(
+            _Pieces(stream, [piece for some in pieces for piece in some]),
+            batch_size=None,
+            sampler=range(sum(map(len, pieces))),
+            num_workers=stream.workers,
+            generator=dice(0, "workers"),
+        )
+    )
+    for some, cut in zip(batches, pieces, strict=True):
+        made = [next(raw) for _ in cut]
+        for piece in made:
+            if isinstance(piece, UserError):
+                raise piece
+        stacked = all(isinstance(piece, Tensor) for piece in made)
+        yield some, torch.cat(made) if stacked else [sample for piece in made for sample in piece]
 
 
 def moved(value: Any, device: torch.device) -> Any:

@@ -10,6 +10,8 @@ from evenhand.data.tokenising import TextSettings
 from evenhand.data.views.images import PRESETS
 from evenhand.settings import Settings
 
+MOST = 10**12  # samples: beyond it is a slip of the pen
+
 
 class DataSettings(Settings):
     """Which samples, made how uneven, seen how."""
@@ -22,23 +24,29 @@ class DataSettings(Settings):
     classes: Literal["same", "intersection"] = Field(
         "same", description="all domains have the same, or keep those shared"
     )
-    size: int | None = Field(None, gt=0, description="image side; default: as stored")
+    size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
     embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
-    embed_size: int = Field(96, ge=32, description="side images are resized to before embedding; 224 for photographs")
+    embed_size: int = Field(
+        96, ge=32, le=2**14, description="side images are resized to before embedding; 224 for photographs"
+    )
     grey: bool = Field(False, description="read images as grey")
-    imbalance: float = Field(1.0, gt=0, description="largest over smallest class; 1 leaves the data as they are")
+    imbalance: float = Field(
+        1.0, gt=0, le=1e9, description="largest over smallest class; 1 leaves the data as they are"
+    )
     kind: Literal["exp", "step"] = Field("exp", description="profile of the long tail")
-    n_max: int | None = Field(None, gt=0, description="samples of the largest class; default: all there are")
-    unlabelled_max: int | None = Field(None, gt=0, description="as n_max, of unlabelled samples of the rest")
+    n_max: int | None = Field(None, gt=0, le=MOST, description="samples of the largest class; default: all there are")
+    unlabelled_max: int | None = Field(None, gt=0, le=MOST, description="as n_max, of unlabelled samples of the rest")
     unlabelled_kind: Literal["equal", "uniform", "inverted"] = Field("equal", description="their profile")
     labelled_share: float = Field(1.0, gt=0, le=1, description="of every class, once long-tailed; the rest unlabelled")
     order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
     by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
-    val_per_class: int = Field(0, ge=0, description="balanced validation carved from training before anything else")
+    val_per_class: int = Field(
+        0, ge=0, le=MOST, description="balanced validation carved from training before anything else"
+    )
     val_share: float = Field(0.1, ge=0, lt=1, description="with target: held out of each source class as validation")
     test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
-    test_per_class: int | None = Field(None, gt=0, description="use only that many test samples of each class")
-    split_seed: int = Field(0, ge=0, description="seeds the split, not the training")
+    test_per_class: int | None = Field(None, gt=0, le=MOST, description="use only that many test samples of each class")
+    split_seed: int = Field(0, ge=0, lt=2**63, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
     augment: list[str] = Field(["crop", "flip"], description="training views of images, see docs")
     strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled images")

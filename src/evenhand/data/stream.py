@@ -21,13 +21,15 @@ __all__ = ["Memory", "Source", "Stream", "Streams", "join"]
 class Stream:
     """Samples with class names; ``target``, a ``Target``, is None where training must not know it.
 
-    Labels (N,) stand for ``Classes`` of them.
+    Labels (N,) stand for ``Classes`` of them. ``workers`` processes decode the stream where it is read from end to
+    end; in memory there is nothing to decode.
     """
 
     samples: Source
     target: Any
     classes: tuple[str, ...]
     name: str = ""
+    workers: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.target, Tensor):
@@ -64,7 +66,7 @@ class Stream:
     def subset(self, rows: Tensor, name: str | None = None) -> Stream:
         """The samples at ``rows``, in that order; memory is copied, files are only re-indexed."""
         target = None if self.target is None else self.target.pick(rows)
-        return Stream(self.samples.pick(rows), target, self.classes, self.name if name is None else name)
+        return replace(self, samples=self.samples.pick(rows), target=target, name=self.name if name is None else name)
 
     def unlabelled(self) -> Stream:
         """The same samples with the labels out of reach."""
@@ -81,6 +83,11 @@ class Stream:
 
 
 Streams = dict[str, Stream]
+
+
+def decoded_by(streams: Streams, workers: int) -> Streams:
+    """The same streams, decoded by so many processes where they are read from end to end."""
+    return {name: replace(stream, workers=workers) for name, stream in streams.items()}
 
 
 def join(streams: Sequence[Stream], name: str) -> Stream:

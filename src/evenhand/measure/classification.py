@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
+from evenhand.data.loader import in_order
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure import confusion as metric
 from evenhand.measure.calibration import Reliability, binned
+
+FLOOR = 0.95  # of an even share: the least coverage that spec 06 asks of every class
+Groups = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -44,30 +48,53 @@ class Evaluation:
     def reliability(self) -> Reliability:
         return binned(self.confidence, self.predicted == self.target)
 
-    def scalars(self) -> dict[str, float]:
-        """One number per name: what ``run.select`` can choose by. Classes without a sample have no say in recalls."""
+    def scalars(self, groups: Groups | None = None) -> dict[str, float]:
+        """One number per name: what ``run.select`` can choose by. Classes without a sample have no say.
+
+        Of ``groups``, the worse of head and tail has two more. ``micro_f1`` is the accuracy: one label a sample.
+        """
         C, bins = self.confusion, self.reliability
-        recall = metric.recalls(C)[C.sum(1) > 0]
+        there = C.sum(1) > 0
+        recall, coverage = metric.recalls(C)[there], metric.coverages(C)[there]
         return {
             "accuracy": float(C.trace()),
+            "top5": float(self.in_top5.double().mean()),
             "mean_recall": float(recall.mean()),
             "min_recall": float(recall.min()),
             "g_mean": float(recall.log().mean().exp()),  # 0 if one of them is
             "h_mean": float(1 / (1 / recall).mean()),
-            "min_coverage": float(metric.coverages(C).min()),
+            "macro_f1": float(metric.f_scores(C)[there].mean()),
+            "micro_f1": float(C.trace()),
+            "min_coverage": float(coverage.min()),
+            "coverage_violation": max(0.0, FLOOR / self.num_classes - float(coverage.min())),
+            **self._worse_of_head_and_tail(C, groups or {}),
             "ece": float((bins.count * (bins.accuracy - bins.confidence).abs()).sum() / bins.count.sum()),
             "loss": float(self.surprise.double().mean()),
         }
 
+    @staticmethod
+    def _worse_of_head_and_tail(C: Tensor, groups: Groups) -> dict[str, float]:
+        if not {"head", "tail"} <= groups.keys():
+            return {}
+        there = (C.sum(1) > 0).tolist()
+        known = [[k for k in groups[name] if there[k]] for name in ("head", "tail")]
+        if not any(known):
+            return {}
+        recall, coverage = metric.recalls(C), metric.coverages(C)
+        return {
+            "min_head_tail_recall": min(float(recall[members].mean()) for members in known if members),
+            "min_head_tail_coverage": min(float(coverage[members].mean()) for members in known if members),
+        }
+
     def table(self, groups: dict[str, list[int]]) -> dict[str, Any]:
-        """Everything the report shows, as plain values."""
+        """Everything the report shows, as plain values; the confusion matrix as an array of counts (K, K)."""
         C, bins = self.confusion, self.reliability
         absent = metric.absent_classes(C)
         recall = [None if k in absent else r for k, r in enumerate(metric.recalls(C).tolist())]
         return {
-            **self.scalars(),
+            **self.scalars(groups),
             "absent": absent,
-            "confusion": C.tolist(),
+            "confusion": (C * len(self.target)).round().long().numpy(),
             "recall": recall,
             "precision": metric.precisions(C).tolist(),
             "coverage": metric.coverages(C).tolist(),
@@ -88,7 +115,10 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def evaluate(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: int = 512) -> Evaluation:
-    """Predict a whole stream in order; several processes share the work, and only a batch of logits is ever held."""
+    """Predict a whole stream in order; several processes share the work, and only a batch of logits is ever held.
+
+    Files are decoded by ``stream.workers`` processes meanwhile.
+    """
     labels, said = stream.labels, []
     if labels is None:
         raise ValueError(f"stream '{stream.name}' has no labels to compare with")
@@ -106,8 +136,9 @@ def predict_all(predict: Callable[[Tensor], Tensor], stream: Stream, *, batch: i
 @torch.no_grad()
 def _predictions(predict: Callable[[Tensor], Tensor], stream: Stream, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of this process's share and their logits, batch by batch."""
-    for rows in torch.arange(parallel.rank(), len(stream), parallel.world()).split(batch):
-        yield rows, predict(stream.fetch(rows)).float()
+    mine = torch.arange(parallel.rank(), len(stream), parallel.world())
+    for rows, samples in in_order(stream, mine, batch):
+        yield rows, predict(samples).float()
 
 
 def _in_order(parts: list[Tensor], stream: Stream) -> Tensor:

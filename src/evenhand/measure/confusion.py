@@ -88,7 +88,12 @@ def q_mean(C: Tensor) -> Tensor:
 
 def f_beta(C: Tensor, beta: float = 1.0) -> Tensor:
     """Mean over classes of ``(1 + beta^2) P R / (beta^2 P + R)``; above 1, beta weighs recall R over precision P."""
-    return _ratio((1 + beta**2) * _square(C).diagonal(), beta**2 * C.sum(1) + C.sum(0)).mean()
+    return f_scores(C, beta).mean()
+
+
+def f_scores(C: Tensor, beta: float = 1.0) -> Tensor:
+    """(K,) the same of each class; 0 for one that is neither there nor predicted."""
+    return _ratio((1 + beta**2) * _square(C).diagonal(), beta**2 * C.sum(1) + C.sum(0))
 
 
 def group_mean_recall(C: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:

@@ -212,7 +212,9 @@ def _batch_loss(
     net: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], images: Tensor, labels: Tensor, rows: Tensor
 ) -> Tensor:
     like = next(net.parameters())
-    return loss(net(images[rows].to(like.device, like.dtype)), labels[rows].to(like.device))
+    some = images[rows].to(like.device)
+    seen = some.to(like.dtype) if some.is_floating_point() else some  # tokens are numbers of words
+    return loss(net(seen), labels[rows].to(like.device))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from evenhand.errors import UserError
@@ -95,6 +96,24 @@ def _check(path: Path, found: Any, kind: Any, remedy: str, at: Sequence[str] = (
         where = " ".join([str(path), ".".join(map(str, (*at, *first["loc"])))]).rstrip()
         said = first["msg"].removeprefix("Value error, ").partition(" or instance")[0].replace("Input", "this")
         raise UserError(f"{where}: {said}; {remedy}") from error
+
+
+def read_square(path: Path, key: str, size: int, remedy: str) -> np.ndarray | None:
+    """Counts (size, size) from an array file; None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = file[key]
+    except Exception as error:  # a damaged or hostile archive raises nearly anything, memory errors included
+        raise UserError(
+            f"{path} cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)}); {remedy}"
+        ) from error
+    if not isinstance(found, np.ndarray):
+        raise UserError(f"{path}: {key} is not an array; {remedy}")
+    if found.shape != (size, size) or not np.issubdtype(found.dtype, np.integer) or found.min(initial=0) < 0:
+        raise UserError(f"{path}: {key} {found.dtype} {found.shape} is not counts of {size} by {size}; {remedy}")
+    return np.asarray(found)
 
 
 def _rows(text: str) -> tuple[Any, ...]:

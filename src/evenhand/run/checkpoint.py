@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,29 @@ def load(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(
-            f"{path} is not a checkpoint of ours or is damaged ({type(error).__name__}); use another"
-        ) from error
+        kind = type(error).__name__
+        raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {_way_on(path)}") from error
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
     return content
+
+
+def _way_on(path: Path) -> str:
+    """What to do without this checkpoint: the latest whole one beside it takes its place."""
+    whole = []
+    for other in path.parent.glob("*.pt"):
+        try:
+            content = torch.load(other, map_location="cpu", weights_only=True) if other != path else {}
+            if content["method"] and content["format"] == FORMAT:
+                whole.append((int(content["step"]), other))
+        except Exception:  # damaged too, or another's: it is no way on
+            continue
+    if not whole:
+        return "no other checkpoint beside it is whole: restore it, or train again into another run.folder"
+    step, other = max(whole)
+    command = shlex.join(["cp", str(other), str(path)]) + (", then --resume" if path.name == "last.pt" else "")
+    return f"{other.name} beside it is whole (step {step}): to go on from that one, {command}"
 
 
 def check_format(found: Any, path: Path) -> None:

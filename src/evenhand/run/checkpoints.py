@@ -51,6 +51,7 @@ class Checkpoints:
         self.method.load_state(content["method"])
         self.best.scores |= {self.run.select: content["best"]} | content["best_also"]
         self.latest = int(content["step"]), content["measured"]
+        self.warned = set(content.get("warned", ()))
         return int(content["step"])
 
     def evaluate(self, step: int) -> dict[str, Scores]:
@@ -99,7 +100,7 @@ class Checkpoints:
             "method": self._finite_state(step), "step": step, "total": self.total, "epoch": step / self.epoch_steps,
             "best": self.best.scores.get(self.run.select, -math.inf), "digest": self.digest,
             "best_also": {rule: self.best.scores[rule] for rule in self.run.select_also},
-            "measured": self.measured(step),
+            "measured": self.measured(step), "warned": sorted(self.warned),
         }  # fmt: skip
         checkpoint.save(self.folder / name, content)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ def of_run(
     probes: int = 1,
     max_samples: int = 512,
 ) -> dict[str, ClassSpectrum]:
-    """Spectra by class name, on training images without augmentation, BatchNorm in eval mode."""
+    """Spectra by class name, on training samples without augmentation, BatchNorm in eval mode.
+
+    Of a class with more than ``max_samples`` it takes some at random, the same for every run on these data.
+    """
     stream = data.labelled
     for name in classes or ():
         if name not in stream.classes:
@@ -92,7 +96,7 @@ def of_run(
     net, scaled_loss = _task(run)
     found: dict[str, ClassSpectrum] = {}
     for k in wanted:
-        mine = (stream.labels == k).nonzero()[:max_samples, 0]
+        mine = _some((stream.labels == k).nonzero()[:, 0], max_samples, k)
         images = run.method.data.see(stream.fetch(mine))
         spectrum = class_spectra(
             net, images, stream.labels[mine], [k], steps=steps, probes=probes, max_samples=None, loss=scaled_loss,
@@ -106,21 +110,31 @@ def of_all_classes(
     run: OpenRun, data: Data, *, steps: int = 64, probes: int = 1, max_samples: int = 512
 ) -> ClassSpectrum:
     """One spectrum of the task loss, on training images at random without regard to class, the same for every run."""
-    stream, net_and_loss = data.labelled, _task(run)
-    rows = torch.randperm(len(stream), generator=dice(0, "hessian", "rows"))[:max_samples]
+    stream, (net, scaled_loss) = data.labelled, _task(run)
+    rows = _some(torch.arange(len(stream)), max_samples)
     assert stream.labels is not None
     return sample_spectrum(
-        net_and_loss[0], run.method.data.see(stream.fetch(rows)), stream.labels[rows],
-        loss=net_and_loss[1], steps=steps, probes=probes, generator=dice(0, "hessian"),
+        net, run.method.data.see(stream.fetch(rows)), stream.labels[rows],
+        loss=scaled_loss, steps=steps, probes=probes, generator=dice(0, "hessian"),
     )  # fmt: skip
 
 
+def _some(rows: Tensor, most: int, *which: int) -> Tensor:
+    """At most so many rows, at random: the first of a folder may all be of one session, or of one author."""
+    return rows[torch.randperm(len(rows), generator=dice(0, "hessian", "rows", *which))[:most]]
+
+
 def _task(run: OpenRun) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
-    """The network that is judged, and the cross-entropy of its logits, scaled as in training."""
+    """The whole network that is judged, and the cross-entropy of its logits, scaled as in training.
+
+    A copy, because an average and the features of a second stage are frozen: their curvature counts all the same.
+    """
     if run.method.task is not CLASSIFY:
         raise UserError(f"curvature is of a classifier's loss; {run.folder} is a run of task {run.method.task.name}")
     method: Any = run.method
-    net = method.network()
+    if method.network() is None:
+        raise UserError(f"curvature is of a network's weights; the method of {run.folder} shows none (network())")
+    net = copy.deepcopy(method.network()).requires_grad_(True)
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(method.logit_scale * logits, target)

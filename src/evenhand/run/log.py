@@ -51,6 +51,7 @@ class Log:
     def __init__(self, folder: Path, total_steps: int, *, progress: bool, tensorboard: bool, label: str) -> None:
         self.writer = parallel.is_writer()
         self.path = folder / "log.jsonl"
+        self.noted: set[str] = set()  # Python's warnings that are in the log
         self.board = self._open_board(folder) if tensorboard and self.writer else None
         self.bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -81,9 +82,9 @@ class Log:
     def forget_after(self, step: int) -> None:
         """On resume, drop rows that the steps to come will write again."""
         if self.writer and self.path.exists():
-            rows = (line for line in self.path.read_text().splitlines() if _is_row(line))
-            kept = [line for line in rows if json.loads(line)["step"] <= step]
-            atomic.write(self.path, "".join(line + "\n" for line in kept))
+            kept = [row for row in _rows(self.path) if row["step"] <= step]
+            self.noted = {str(row["warning"]) for row in kept if "warning" in row}
+            atomic.write(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
         if not self.writer:
@@ -103,11 +104,13 @@ class Log:
 
     @contextmanager
     def noting(self, step: int, epoch: float) -> Iterator[None]:
-        """Python's warnings given meanwhile become rows, too."""
+        """Python's warnings given meanwhile become rows, too, each once: also where a run was resumed in between."""
         show = warnings.showwarning
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
-            self.row("event", step, epoch, {"event": "warning", "warning": str(message)})
+            if str(message) not in self.noted:
+                self.noted.add(str(message))
+                self.row("event", step, epoch, {"event": "warning", "warning": str(message)})
             show(message, *where, **more)
 
         warnings.showwarning = note
@@ -121,9 +124,22 @@ class Log:
         self.bar.update(self.task, completed=step, rate=shown, note=note)
 
 
-def _is_row(line: str) -> bool:
-    """A kill may leave half a line at the end."""
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log; a kill may leave half a line at its end."""
+    remedy = "move it away, and --resume goes on without the rows before"
     try:
-        return "step" in json.loads(line)
-    except ValueError:
-        return False
+        *lines, _half = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a log of ours ({type(error).__name__}): {remedy}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
+            raise UserError(f"{path} line {number} is not a row of a log ({line[:40]!r}): {remedy}")
+        found.append(row)
+    return found

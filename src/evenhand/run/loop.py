@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ import torch
 
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed, Loader
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, decoded_by
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Method, Progress
 from evenhand.randomness import mix
@@ -33,7 +34,8 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True)
     if run.threads:
-        torch.set_num_threads(run.threads)
+        _use_threads(run.threads)
+    streams = decoded_by(streams, run.workers)
     opened = partial(_open, streams=streams, run=run, device=parallel.local_device(run.device))
     # An epoch is a pass over the first feed as a fresh method asks for it, also after a resume with other feeds.
     epoch_steps = next(iter(opened(method.feeds(streams)).values())).steps_per_epoch
@@ -79,10 +81,11 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                     log.row(split, done, done / epoch_steps, values)
                 for said in kept.troubles(done, measured):
                     log.warn(done, done / epoch_steps, said)
+            if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:
+                kept.keep(done)  # before last.pt: a run killed between the two goes on from before, and keeps it again
+            if done % every == 0 or done == total:
                 kept.save(done)
                 since = time.perf_counter()
-            if run.keep_every and done % _steps(run.keep_every, epoch_steps) == 0:
-                kept.keep(done)
             stop = parallel.agreed_stop(asked(), done)  # every process asks at every step
             if done < total and (stop or done - start == run.stop_after):
                 kept.save(done)
@@ -114,6 +117,15 @@ def _checked(values: dict[str, float], step: int, folder: Path) -> dict[str, flo
         if not math.isfinite(value):
             raise UserError(diverged(f"{name} is {value}", step, folder))
     return values
+
+
+def _use_threads(count: int) -> None:
+    cores = os.cpu_count() or 1
+    if count > 4 * cores:  # the system may refuse to start that many, which ends the process without a word
+        raise UserError(
+            f"run.threads = {count} is far more than this machine's {cores} cores: set it to {cores} or less"
+        )
+    torch.set_num_threads(count)
 
 
 @contextmanager

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evenhand import atomic, parallel
 from evenhand.data.prepared import Data
+from evenhand.data.stream import decoded_by
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
 from evenhand.run.opening import OpenRun, open_run
@@ -29,10 +33,14 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
 
 
 def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
-    """Measure an opened run on a split of its data."""
+    """Measure an opened run on a split of its data; matrices go to array files such as ``confusion.npz``."""
     if split not in data.streams:
         raise UserError(f"this run has no '{split}' split; it has: {', '.join(data.streams)}")
     task, batch = run.method.task, run.recipe.run.eval_batch
+    final = split == final_split(data)
+    # The test split stays closed where another one is measured.
+    opened = {name: stream for name, stream in data.streams.items() if final or name != "test"}
+    data = replace(data, streams=decoded_by(opened, run.recipe.run.workers))
     table: dict[str, Any] = {
         "task": task.name,
         "split": split,
@@ -47,11 +55,21 @@ def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
     }
     if run.recipe.run.select_also:
         table["also"] = _measure_also(run, data, split)
+    arrays = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, np.ndarray)}
     if parallel.is_writer():
-        name = FILE if split == final_split(data) else f"measure-{split}.json"
-        table |= _kept_score(run.folder / name, table)
-        atomic.write_json(run.folder / name, table)
+        ending = "" if final else f"-{split}"
+        for key, array in arrays.items():
+            write_array(run.folder / f"{key}{ending}.npz", key, array)
+        path = run.folder / (FILE if final else f"measure{ending}.json")
+        table |= _kept_score(path, table)
+        atomic.write_json(path, table)
     return table
+
+
+def write_array(path: Path, key: str, array: np.ndarray) -> None:
+    """An array beside the JSON, where a matrix of 2,000 classes would be 32 MB."""
+    with atomic.replacing(path) as part, part.open("wb") as out:
+        np.savez_compressed(out, allow_pickle=False, **{key: array})
 
 
 def _kept_score(path: Path, table: dict[str, Any]) -> dict[str, Any]:

@@ -166,8 +166,8 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe's tree, laid over the one it names as ``base``."""
     try:
         tree = tomllib.loads(recipe_text(name))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{name} is not valid TOML: {error}") from error
+    except ValueError as error:  # of TOML, of UTF-8, or an integer of more digits than Python reads
+        raise error if isinstance(error, UserError) else UserError(f"{name} is not valid TOML: {error}") from error
     for key in ("data", "method", "run", "variants"):
         if not isinstance(tree.get(key, {}), dict):
             raise UserError(f"{name}: {key} = {tree[key]!r} is a value; write a table [{key}]")
@@ -207,7 +207,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set '{text}' is not key=value; write for example --set run.epochs=5")
     try:
         return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return key.strip(), value.strip()
 
 
@@ -220,8 +220,13 @@ def _one_line(error: ValidationError, where: tuple[str, ...], method: type[BaseM
         return f"unknown key '{path[-1]}' in {inside}; {did_you_mean(path[-1], known)}"
     message = first["msg"].removeprefix("Value error, ")
     given = first.get("input")
-    shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, list)) else ""
+    shown = f" (got {_short(given)})" if isinstance(given, (str, int, float, bool, list)) else ""
     return f"{'.'.join(path)}: {message}{shown}"
+
+
+def _short(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 200 else f"{text[:30]}... of {len(text)} characters"
 
 
 def _written(path: list[str]) -> list[str]:

@@ -9,30 +9,34 @@ from pydantic import Field, field_validator, model_validator
 from evenhand.run.selection import parse_rule
 from evenhand.settings import Settings
 
+MOST = 10**12  # steps, epochs or samples: beyond it is a slip of the pen
+
 
 class Run(Settings):
     """How to train: length, folder, device, evaluation, selection."""
 
     folder: str = Field("runs/unnamed", description="where the run is written")
-    seed: int = Field(0, ge=0, description="seeds everything except the data split")
-    epochs: float = Field(10, ge=0, description="passes over the method's first stream")
-    steps: int | None = Field(None, gt=0, description="training steps; overrides epochs")
-    eval_every: float = Field(1, gt=0, description="epochs between evaluations and checkpoints")
-    keep_every: float | None = Field(None, gt=0, description="epochs between checkpoints that are kept")
-    log_every: int = Field(20, gt=0, description="steps between rows of the log")
+    seed: int = Field(0, ge=0, lt=2**63, description="seeds everything except the data split")
+    epochs: float = Field(10, ge=0, le=MOST, description="passes over the method's first stream")
+    steps: int | None = Field(None, gt=0, le=MOST, description="training steps; overrides epochs")
+    eval_every: float = Field(1, gt=0, le=MOST, description="epochs between evaluations and checkpoints")
+    keep_every: float | None = Field(None, gt=0, le=MOST, description="epochs between checkpoints that are kept")
+    log_every: int = Field(20, gt=0, le=MOST, description="steps between rows of the log")
     select: str = Field(
         "last", description="checkpoint to measure: last, val:<metric>, label-free:<score>, oracle:<metric> (test!)"
     )
     select_also: list[str] = Field([], description="further rules whose choices are measured beside it, never used")
-    eval_batch: int = Field(512, gt=0, description="samples per evaluation batch")
+    eval_batch: int = Field(512, gt=0, le=MOST, description="samples per evaluation batch")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    threads: int | None = Field(None, gt=0, description="torch threads on the CPU; default: torch's own choice")
-    workers: int = Field(2, ge=0, description="decoding processes for images that do not fit in memory")
+    threads: int | None = Field(
+        None, gt=0, le=4096, description="torch threads on the CPU; default: torch's own choice"
+    )
+    workers: int = Field(2, ge=0, le=256, description="decoding processes for images that do not fit in memory")
     batchnorm: Literal["joint", "local"] = Field("joint", description="statistics over all processes, or each its own")
     tensorboard: bool = Field(False, description="also write TensorBoard files (needs the extra)")
     progress: bool = Field(True, description="draw a progress bar")
     resume: bool = Field(False, description="continue from last.pt if it is there")
-    stop_after: int | None = Field(None, gt=0, description="pause after that many steps, resumably")
+    stop_after: int | None = Field(None, gt=0, le=MOST, description="pause after that many steps, resumably")
 
     @field_validator("select")
     @classmethod

@@ -36,12 +36,20 @@ class Classify(Task):
         Metric("tail", "tail recall", path=("group_recall", "tail")),
         Metric("min_recall", "min recall"),
         Metric("ece", "ECE", higher_is_better=False),
+        Metric("ece_scaled", "ECE after temperature scaling", higher_is_better=False, shown=False,
+               path=("temperature", "ece")),
         Metric("g_mean", "G-mean of recalls", shown=False),
         Metric("h_mean", "H-mean of recalls", shown=False),
-        Metric("min_coverage", "min coverage", shown=False),
+        Metric("macro_f1", "macro F1", shown=False),
+        Metric("micro_f1", "micro F1", shown=False),
+        Metric("top5", "top-5 accuracy", shown=False),
+        Metric("min_coverage", "min coverage", digits=2, shown=False),
+        Metric("coverage_violation", "coverage below 0.95/K", digits=2, higher_is_better=False, shown=False),
+        Metric("min_head_tail_recall", "worse of head and tail recall", shown=False),
+        Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False),
         score("loss", "cross-entropy", lower=True, shown=False),
         *(score(name, path=("adaptation", name), shown=False) for name in LABEL_FREE),
-    )
+    )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
 
@@ -52,7 +60,7 @@ class Classify(Task):
         found = evaluate(method.predict, stream, batch=batch)
         C = found.confusion
         by_class = {"recall": recalls(C), "coverage": coverages(C)}
-        return found.scalars() | _traces(method.data, by_class, absent_classes(C)) | method.traces()
+        return found.scalars(method.data.groups) | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         from evenhand.measure.classification import evaluate
@@ -94,6 +102,27 @@ class Classify(Task):
         return adaptation_troubles(watched.get("target", {}))
 
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
+        return self._scaled(method, data.streams, batch) | self._domains(method, data, batch)
+
+    def _scaled(self, method: Recogniser, streams: Streams, batch: int) -> dict[str, Any]:
+        """What a temperature makes of the calibration on the test split; it is fitted on validation, never there."""
+        from evenhand.measure.calibration import fit_temperature
+        from evenhand.measure.classification import evaluate, predict_all
+
+        val, test = streams.get("val"), streams.get("test")
+        if val is None or test is None or val.labels is None or test.labels is None or not len(val):
+            return {}
+        fitted = fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
+        found = evaluate(lambda x: method.predict(x) / fitted, test, batch=batch)
+        numbers = found.scalars()
+        return {
+            "temperature": {
+                "value": fitted, "fitted_on": "val", "ece": numbers["ece"], "loss": numbers["loss"],
+                "reliability": found.table({})["reliability"],
+            }
+        }  # fmt: skip
+
+    def _domains(self, method: Recogniser, data: Data, batch: int) -> dict[str, Any]:
         """Of an adaptation: its label-free numbers, and both domains in the plane of largest variance, with labels."""
         import torch
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import pickle
 import struct
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -325,3 +328,56 @@ def test_trap_12_label_out_of_range_is_found_with_the_file(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(UserError, match=r"cannot read .*data\.npz"):
         read(path)
+
+
+def packed(**members: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as zipped:
+        for name, content in members.items():
+            zipped.writestr(f"{name}.npy", content)
+    return held.getvalue()
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    held = io.BytesIO()
+    np.lib.format.write_array_header_1_0(held, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return held.getvalue()
+
+
+def plain_array() -> bytes:
+    held = io.BytesIO()
+    np.save(held, np.zeros(3))
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps({"x": 1}), pickle.dumps([1], 0), plain_array(), packed(x=pickle.dumps([1]), y=b"abc"),
+        packed(x=header((10**15,))), packed(x=b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8',"), packed(x=b""), b"PK",
+    ],
+)  # fmt: skip
+def test_hostile_npz_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "data.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot read .*data\.npz.*np\.savez") as caught:
+        read(tmp_path / "data.npz")
+    assert len(str(caught.value).splitlines()) == 1
+    assert "allow_pickle=" not in str(caught.value)
+
+
+def test_labels_that_skip_most_classes_are_refused_before_they_are_named(tmp_path: Path) -> None:
+    path = archive(tmp_path, x=np.zeros((3, 4, 4), np.uint8), y=np.array([0, 1, 10_000_000]))
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"data\.npz.*label 10000000 in 3 samples makes 10000001 classes") as caught:
+        read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+    assert peak < 10_000_000
+    listed = tmp_path / "list.txt"
+    listed.write_text("a.png 0\nb.png 10000000\n")
+    tree(tmp_path, "a.png", "b.png")
+    with pytest.raises(UserError, match="makes 10000001 classes"):
+        read_image_list(listed, tmp_path)
+    sparse = archive(tmp_path, x=np.zeros((3, 4, 4), np.uint8), y=np.array([0, 1, 999]))
+    assert len(read(sparse)["all"].classes) == 1000

@@ -13,6 +13,8 @@ from evenhand.data.sources.source import Memory
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 
+SKIPPED = 1000  # class numbers without a sample that any data may have; ten for each sample besides
+
 
 def as_images(array: np.ndarray, where: str) -> Tensor:
     """uint8 arrays (N, H, W), (N, H, W, C) or (N, C, H, W), C in {1, 3}, to a tensor (N, C, H, W)."""
@@ -39,8 +41,16 @@ def as_labels(values: Any, what: str) -> Tensor:
 
 
 def class_names(given: Sequence[str] | None, labels: Iterable[Tensor]) -> tuple[str, ...]:
-    """The names given, or numbers up to the largest label."""
-    return tuple(str(name) for name in given or range(1 + max((int(y.max()) for y in labels if len(y)), default=-1)))
+    """The names given, or numbers up to the largest label unless most of them would have no sample."""
+    if given:
+        return tuple(str(name) for name in given)
+    found = [y for y in labels if len(y)]
+    largest, samples = max((int(y.max()) for y in found), default=-1), sum(map(len, found))
+    if largest > SKIPPED + 10 * samples:
+        raise UserError(
+            f"label {largest} in {samples} samples makes {largest + 1} classes: renumber from 0 without gaps"
+        )
+    return tuple(map(str, range(largest + 1)))
 
 
 def as_vectors(array: np.ndarray, where: str) -> Tensor:
@@ -59,8 +69,8 @@ def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence
         for name, (x, _) in pairs.items()
     }
     labels = {name: as_labels(y, f"{where}, {name}: labels") for name, (_, y) in pairs.items() if y is not None}
-    names = class_names(classes, labels.values())
     try:
+        names = class_names(classes, labels.values())
         return {
             name: Stream(Memory(x, [f"{name}/{row}" for row in range(len(x))]), labels.get(name), names, name)
             for name, x in samples.items()

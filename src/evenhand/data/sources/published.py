@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import pickle
-import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,9 +135,13 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read '{path}': {error}; save plain arrays with np.savez") from error
-    names = [str(name) for name in arrays.pop("classes", ())]
+    except Exception as error:  # a damaged or hostile archive raises nearly anything, memory errors included
+        why = "it holds pickled objects, which may run code" if "ickle" in str(error) else str(error).split("\n")[0]
+        raise UserError(f"cannot read '{path}': {why}; save plain arrays with np.savez") from error
+    for key, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise UserError(f"cannot read '{path}': '{key}' is not an array; save plain arrays with np.savez")
+    names = [str(name) for name in arrays.pop("classes", np.empty(0)).reshape(-1)]
     roles = {"x": "x", "images": "x", "y": "y", "labels": "y"}
     parts: dict[str, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
