@@ -106,9 +106,9 @@ def _areas(hit: Array, wrong: Array, truths: int, points: Array | None) -> Array
 
 def _match_voc(boxes: Pool, thresholds: Array, ignored: Array) -> Array:
     """(T, D) the truth that each detection hits, or -1: the first to have it as its best gets it."""
-    order = np.lexsort((-boxes.target, boxes.overlap, boxes.detection))
+    order = np.lexsort((-boxes.truth, boxes.overlap, boxes.detection))
     best = order[np.diff(boxes.detection[order], append=-1) != 0]  # each detection's last; of equals the first truth
-    detection, truth, overlap = boxes.detection[best], boxes.target[best], boxes.overlap[best]
+    detection, truth, overlap = boxes.detection[best], boxes.truth[best], boxes.overlap[best]
     found = np.full((len(thresholds), len(boxes.score)), -1)
     for row, threshold in zip(found, thresholds, strict=True):
         near = overlap >= threshold
@@ -123,9 +123,9 @@ def _match_coco(boxes: Pool, thresholds: Array, ignored: Array) -> Array:
 
     Detections of one rank belong to different images or classes, so they choose all at once.
     """
-    overlap = np.where(boxes.optional[boxes.target], boxes.inside, boxes.overlap)
+    overlap = np.where(boxes.optional[boxes.truth], boxes.inside, boxes.overlap)
     near = overlap >= thresholds.min()
-    detection, truth, overlap = boxes.detection[near], boxes.target[near], overlap[near]
+    detection, truth, overlap = boxes.detection[near], boxes.truth[near], overlap[near]
     order = np.lexsort((overlap, ~ignored[truth], detection, boxes.rank[detection]))  # a detection's last is its best
     detection, truth, overlap = detection[order], truth[order], overlap[order]
     turns = np.searchsorted(boxes.rank[detection], np.arange(MOST + 1))
