@@ -1,5 +1,5 @@
-"""StyleGAN2's equalised layers, which keep their weights at unit variance and scale them at run time, so that Adam moves
-all layers alike; and the mapping network, which both players have."""
+"""StyleGAN2's equalised layers, which keep their weights at unit variance and scale them at run time, so that Adam
+moves all layers alike; and the mapping network, which both players have."""
 
 from __future__ import annotations
 
