@@ -25,8 +25,8 @@ def binomial() -> Tensor:
 
 
 class _Gather(Function):
-    """Depthwise correlation with constant taps. Backward is `_Spread`, whose backward is this: twice differentiable at
-    the price of a pass, where torch's double backward of a depthwise convolution takes ten times as long on CPUs."""
+    """Depthwise correlation with constant taps. Backward is `_Spread`, whose backward is this: differentiating twice
+    costs one pass more, where torch's double backward of a depthwise convolution costs more than ten on CPUs."""
 
     @staticmethod
     def forward(x: Tensor, taps: Tensor, stride: int, padding: int) -> Tensor:
