@@ -244,7 +244,7 @@ def test_discriminators_names_and_shapes() -> None:
             lambda: Generator(256, 3, 0, base=16384),
             24_767_458,
             175_568,
-        ),  # 14 layers and 7 ToRGB at the sizes the released code prints
+        ),  # 13 layers and 7 ToRGB
         (lambda: Discriminator(256, 3, 0, base=16384), 24_001_089, 416),
         # mapping 2,369,024; const 8,192; 7 layers of 2,622,465; 4 of 264,195 to RGB
         (lambda: Generator(32, 3, 10), 21_791_251, 512 + 11 * 16 + 16 + 2 * (64 + 256 + 1024)),
