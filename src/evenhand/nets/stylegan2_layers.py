@@ -1,0 +1,103 @@
+"""StyleGAN2's equalised layers, which keep their weights at unit variance and scale them at run time, so that Adam
+moves all layers alike; and the mapping network, which both players have."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenhand.nets.stylegan2_ops import GAIN, activated, binomial, blur, downsample, normalised
+
+MAPPING_RATE = 0.01  # of the mapping networks' learning rate
+LOWEST = 4  # the side at which images begin and the critic ends
+
+
+class Linear(nn.Module):
+    """Equalised linear layer; ``rate`` multiplies its learning rate."""
+
+    def __init__(self, inputs: int, outputs: int, *, active: bool = False, rate: float = 1.0, bias: float = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) / rate)
+        self.bias = nn.Parameter(torch.full((outputs,), float(bias)))
+        self.active, self.rate, self.scale = active, rate, rate / math.sqrt(inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = GAIN if self.active else 1.0
+        y = torch.addmm(self.bias * (self.rate * gain), x, self.weight.t(), alpha=self.scale * gain)
+        return activated(y) if self.active else y
+
+
+class ClassEmbedding(Linear):
+    """The equalised linear layer of one-hot labels, as a table: labels (N,) -> (N, d)."""
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return F.embedding(labels, self.weight.t()) * self.scale + self.bias
+
+
+class Conv(nn.Module):
+    """Equalised convolution, leaky ReLU if ``active``; ``down`` halves the side, after the filter."""
+
+    resample_filter: Tensor
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, active: bool = True, bias: bool = True, down: bool = False
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.register_buffer("resample_filter", binomial())
+        self.active, self.down, self.kernel = active, down, kernel
+        self.scale = 1 / math.sqrt(inputs * kernel**2)
+
+    def forward(self, x: Tensor, gain: float = 1.0) -> Tensor:
+        gain *= GAIN if self.active else 1.0
+        stride, padding = 1, self.kernel // 2
+        if self.down and self.kernel == 1:
+            x = downsample(x, self.resample_filter)
+        elif self.down:
+            x, stride, padding = blur(x, self.resample_filter, padding + 1), 2, 0
+        bias = self.bias * gain if self.bias is not None else None
+        y = F.conv2d(x, self.weight * (self.scale * gain), bias, stride=stride, padding=padding)
+        return activated(y) if self.active else y
+
+
+class Mapping(nn.Module):
+    """Linear layers on noise and embedded label, each normalised; ``latent`` 0: on the label alone.
+
+    ``embed`` takes labels (N,) and its output is normalised afterwards: what is added to it is noise on the class.
+    """
+
+    def __init__(self, latent: int, num_classes: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.latent, self.num_classes = latent, num_classes
+        if num_classes:
+            self.embed = ClassEmbedding(num_classes, width)
+        sizes = [latent + (width if num_classes else 0)] + [width] * layers
+        self.names = [f"fc{number}" for number in range(layers)]
+        for name, (inputs, outputs) in zip(self.names, pairwise(sizes), strict=True):
+            self.add_module(name, Linear(inputs, outputs, active=True, rate=MAPPING_RATE))
+
+    def styles(self, z: Tensor | None, labels: Tensor | None) -> Tensor:
+        parts = [normalised(z)] if z is not None else []
+        if self.num_classes:
+            if labels is None:
+                raise ValueError(f"labels are missing; this network has {self.num_classes} classes: give (N,) ints")
+            parts.append(normalised(self.embed(labels)))
+        x = torch.cat(parts, 1)
+        for name in self.names:
+            x = self.get_submodule(name)(x)
+        return x  # (N, width)
+
+
+def widths_of(size: int, base: int, widest: int) -> dict[int, int]:
+    """Channels of each resolution, 4 to ``size``."""
+    if size < 2 * LOWEST or size & (size - 1):
+        lower = max(2 * LOWEST, 1 << (max(size, 1).bit_length() - 1))
+        raise ValueError(f"size {size} is no power of two from 8 on; resize the images to {lower} or {2 * lower}")
+    if base < size or widest < 1:
+        raise ValueError(f"base {base} and widest {widest} leave no channels at {size} pixels; base must be >= {size}")
+    return {2**power: min(base // 2**power, widest) for power in range(2, size.bit_length())}
