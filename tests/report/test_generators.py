@@ -51,7 +51,7 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         "dimensions": 64, "resize": "the classifier's own view", "reference": "test, 409 images", "real_count": 409,
         "fake_count": 1200, "fid": fid, "kid_subsets": 100, "kid_subset_size": 409, "kid": fid / 1000, "kid_std": 0.001,
         "k": 5, "precision": 0.5, "recall": 0.25, "density": 0.4, "coverage": 0.3, "manifold_real_count": 409,
-        "manifold_fake_count": 1200, "inception_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
+        "manifold_fake_count": 1200, "annotator_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
         "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
         "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
         "patterns": [0.9, 0.8, 0.6],
