@@ -375,8 +375,15 @@ def test_measure_generator_labels_unconditional_samples_by_the_annotator() -> No
     table = measure_generator(real, fake, torch.arange(30) % 2, fake_logits=logits, **names)
     assert [score["fake"] for score in table["class_fid"]] == table["annotated_counts"]
     assert "annotator_agreement" not in table
+    p = logits.softmax(1)
+    of_annotator = math.exp(sum(float((r * (r / p.mean(0)).log()).sum()) for r in p) / 30)
+    assert table["annotator_score"] == pytest.approx(of_annotator)
+    assert "inception_score" not in table  # its classes are not Inception's
+    both = measure_generator(real, fake, fake_logits=logits, inception_logits=100 * torch.eye(30), **names)
+    assert both["annotator_score"] == pytest.approx(of_annotator)
+    assert both["inception_score"] == pytest.approx(30)
     plain = measure_generator(real, fake, **names)
-    assert not {"class_fid", "label_kl", "inception_score"} & set(plain)
+    assert not {"class_fid", "label_kl", "inception_score", "annotator_score"} & set(plain)
 
 
 def test_trap_09_measure_generator_with_one_sample() -> None:

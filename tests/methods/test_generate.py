@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
+from evenhand.measure.features import Embedded, Extractor
+from evenhand.measure.generative import inception_score
 from evenhand.measure.judging import Judge, Measure, spread
 from evenhand.methods.generate.gan import GAN, ClassBalancing, GroupSpectral
 from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GSRSettings
@@ -530,6 +532,38 @@ def test_nothing_is_loaded_before_something_is_judged(
         assert len(gan.sample(3, chance=seeded())) == 3
     with pytest.raises(AssertionError, match="asked for"):
         GENERATE.score(gan, data.streams["val"])
+
+
+@pytest.mark.parametrize("with_logits", [True, False])
+@pytest.mark.parametrize("annotated", [True, False])
+def test_only_inceptions_own_classes_give_the_inception_score(
+    annotated: bool, with_logits: bool, data: Data, annotator: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without its last layer has no logits; the annotator's score goes by the annotator's name."""
+    test = data.streams["test"]
+    images = test.fetch(torch.arange(40))
+
+    def run(x: Tensor) -> Embedded:
+        small = x.float().flatten(1)[:, :6]
+        return Embedded(small, 5 * small / 255 if with_logits else None)
+
+    monkeypatch.setattr(
+        "evenhand.measure.judging.fid_inception", lambda *_, **__: Extractor("Inception", "none", nn.Flatten(), run)
+    )
+    by = annotator if annotated else None
+    table = Judge(Measure(features="inception"), data, by, CPU).table(images, None, test, data.groups, batch=16)
+    expected = {}
+    if with_logits:
+        expected["inception_score"] = float(inception_score(run(images).logits.double().softmax(1))[0])  # type: ignore[union-attr]
+    if annotated:
+        expected["annotator_score"] = float(inception_score(annotator.predict(images).double().softmax(1))[0])
+        assert table["class_shares"] == pytest.approx(
+            (annotator.predict(images).argmax(1).bincount(minlength=10) / 40).tolist()
+        )
+    assert {key: value for key, value in table.items() if key.endswith("_score")} == pytest.approx(expected)
+    own = Judge(Measure(), data, annotator, CPU).table(images, None, test, data.groups, batch=16)
+    assert "inception_score" not in own
+    assert "annotator_score" in own
 
 
 def test_spread_is_the_root_mean_square_distance() -> None:

@@ -1,11 +1,15 @@
-"""The papers' values of the terms in every GAN recipe and variant: [method.balance], [method.gsr]."""
+"""The papers' values in every GAN recipe and variant (specs 01 and 02, sections 4 and 6), and ours in small ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch
 
+from evenhand.data import prepared
+from evenhand.data.prepared import prepare_data
+from evenhand.data.stream import Memory, Stream
 from evenhand.run.recipe import load_recipe, recipe_names, validate
 
 BALANCE = {
@@ -25,8 +29,7 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
         "small": {"cycle": 200},
     },
     "cbgan-cifar100": {
-        "": RELEASED | {"trade_off": 0.5}, "balance": RELEASED | {"trade_off": 0.5}, "snresgan": RELEASED | OFF,
-        "acgan": RELEASED | OFF, "cgan": RELEASED | OFF,
+        "": {}, "balance": {}, "snresgan": OFF, "acgan": OFF, "cgan": OFF,  # the thesis' values in the thesis' form
     },
     "cbgan-lsun": {
         "": RELEASED, "balance": RELEASED, "snresgan": RELEASED | OFF, "acgan": RELEASED | OFF, "cgan": RELEASED | OFF,
@@ -50,7 +53,8 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     "gsr-lsun": {
         "": RARE, "sngan-gsr": RARE, "sngan-gsr-128": RARE, "lsgan": RARE | NONE, "sngan": RARE | NONE,
         "biggan": RARE | NONE, "biggan-gsr": {}, "sngan-128": RARE | NONE, "biggan-128": RARE | NONE,
-        "biggan-gsr-128": {"strength": 0.01},
+        "biggan-gsr-128": {}, "biggan-1000": RARE | NONE, "biggan-gsr-1000": {}, "biggan-1000-128": RARE | NONE,
+        "biggan-gsr-1000-128": {},
     },
     "gsr-inaturalist": {
         "": RARE | {"strength": 0.01}, "biggan-gsr": RARE | {"strength": 0.01}, "biggan": RARE | NONE,
@@ -77,10 +81,163 @@ def test_every_value_is_the_papers(name: str) -> None:
         expected = (BALANCE | changes, None) if balancing else (None, GSR | changes)
         found = tuple(None if table is None else table.model_dump() for table in (method.balance, method.gsr))
         assert found == expected, variant
-        common = {key: getattr(method, key) for key in ("loss", "condition")}
-        if variant in ("", "balance", "gsr", "biggan-gsr"):
-            condition = "generator" if name == "cbgan-inaturalist" else "none" if balancing else "projection"
-            assert common == {"loss": "relativistic" if balancing else "hinge", "condition": condition}
+
+
+# everything around the terms
+
+HELP = {"diffaugment": ["colour", "translation", "cutout"]}
+NETS = {"width": None, "latent": None, "slope": None, "spectral_generator": False, "group_normalised": False}
+PLAYERS = {"lr_g": 2e-4, "lr_d": 2e-4, "beta1": 0.5, "beta2": 0.999, "eps": 1e-6, "clip": None, "precision": "float32"}
+BOTH = {
+    **PLAYERS,
+    **NETS,
+    "skip": "raw",
+    "diffaugment": [],
+    "lecam": 0.0,
+    "lecam_start": 1000,
+    "r1": 0.0,
+    "ema": 0.9999,
+}
+DATA = {"imbalance": 100.0, "n_max": None, "size": None, "val_per_class": 0, "test_per_class": None, "kind": "exp"}
+CB = {
+    **BOTH, **DATA, "net": "sndcgan", "loss": "relativistic", "condition": "none", "batch": 256, "d_steps": 1,
+    "ema_start": 20_000, "steps": 100_000, "augment": [], "features": "inception", "samples": 50_000,
+}  # fmt: skip
+GS = {
+    **BOTH, **DATA, **HELP, "net": "sngan", "loss": "hinge", "condition": "projection", "batch": 64, "d_steps": 5,
+    "ema_start": 1000, "augment": ["flip"], "features": "inception", "samples": 50_000,
+}  # fmt: skip
+# the settings of spec 02's table, by their letters
+A = {"beta2": 0.9, "lecam": 0.3, "ema": 0.0, "steps": 120_000}
+B = {"beta2": 0.999, "lecam": 0.1, "steps": 120_000}
+C = {"beta2": 0.9, "lecam": 0.3, "steps": 200_000}
+D = {"beta1": 0.0, "d_steps": 2, "lecam": 0.01, "ema_start": 20_000, "steps": 120_000, "batch": 256}
+E = {"beta2": 0.999, "lecam": 0.01, "steps": 120_000}
+F = {"lr_d": 4e-4, "lr_g": 1e-4, "beta2": 0.9, "lecam": 0.5, "steps": 120_000, "imbalance": 1000.0}
+CIFAR, ROOMS = {"n_max": 5000}, {"n_max": 50_000, "size": 64, "val_per_class": 200, "test_per_class": 2000}
+BIG, BIG80 = {"net": "biggan"}, {"net": "biggan", "width": 80}
+ROOMY = BIG80 | {"latent": 120}
+LARGE = {"size": 128}
+SNGAN_128 = A | LARGE | {"ema": 0.9999, "lecam": 0.5}
+ACGAN, CGAN = {"condition": "acgan"}, {"condition": "projection"}
+RES = {"net": "sngan", "slope": 0.1}
+SMALL = {"n_max": 2000, "val_per_class": 100, "batch": 32, "lr_g": 5e-4, "lr_d": 5e-4, "ema": 0.99,
+         "features": "annotator", "samples": 5000}  # fmt: skip
+CB_SMALL = SMALL | {"width": 16, "ema_start": 200, "steps": 1600}
+GS_SMALL = SMALL | {"width": 8, "beta2": 0.9, "d_steps": 2, "ema_start": 100, "steps": 1800, "diffaugment": []}
+LITTLE_HELP = {"diffaugment": ["translation", "cutout"], "lecam": 0.3}
+
+AROUND: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "cbgan-cifar10": (CB | CIFAR, {
+        "acgan": ACGAN, "cgan": CGAN,
+        "small": {"n_max": 4900, "val_per_class": 100, "batch": 32, "width": 16, "ema": 0.999, "ema_start": 1000,
+                  "features": "annotator", "samples": 5000, "steps": 10_000},
+    }),
+    "cbgan-cifar100": (CB | RES | {"n_max": 500, "imbalance": 10.0}, {"acgan": ACGAN, "cgan": CGAN}),
+    "cbgan-lsun": (CB | RES | ROOMS | {"beta1": 0.0}, {"acgan": ACGAN, "cgan": CGAN}),
+    "cbgan-inaturalist": (
+        CB | RES | {"imbalance": 1.0, "size": 64, "beta1": 0.0, "spectral_generator": True, "condition": "generator",
+                    "steps": 200_000},
+        {"acgan": ACGAN, "cgan": CGAN},
+    ),
+    "cbgan-fashion": (CB | CB_SMALL, {"acgan": ACGAN, "cgan": CGAN, "acgan-classifier": {"condition": "generator"}}),
+    "gsr-cifar10": (GS | A | CIFAR, {
+        "sngan-gsn": {"group_normalised": True}, "lsgan": {"loss": "least-squares"},
+        "sngan-plain": {"diffaugment": [], "lecam": 0.0}, "sngan-plain-gsr": {"diffaugment": [], "lecam": 0.0},
+        "biggan": B | BIG | {"ema": 0.9999}, "biggan-gsr": B | BIG | {"ema": 0.9999},
+    }),
+    "gsr-lsun": (GS | A | ROOMS, {
+        "lsgan": {"loss": "least-squares"},
+        "biggan": C | ROOMY | {"ema": 0.9999}, "biggan-gsr": C | ROOMY | {"ema": 0.9999},
+        "sngan-128": SNGAN_128, "sngan-gsr-128": SNGAN_128,
+        "biggan-128": C | BIG80 | LARGE | {"ema": 0.9999}, "biggan-gsr-128": C | BIG80 | LARGE | {"ema": 0.9999},
+        "biggan-1000": F | ROOMY | {"ema": 0.9999}, "biggan-gsr-1000": F | ROOMY | {"ema": 0.9999},
+        "biggan-1000-128": F | ROOMY | LARGE | {"ema": 0.9999},
+        "biggan-gsr-1000-128": F | ROOMY | LARGE | {"ema": 0.9999},
+    }),
+    "gsr-inaturalist": (GS | D | BIG80 | {"latent": 100, "imbalance": 1.0, "size": 64}, {}),
+    "gsr-animalface": (GS | E | BIG80 | {"imbalance": 1.0, "size": 64}, {}),
+    "gsr-fashion": (GS | GS_SMALL, {
+        "gsn": {"group_normalised": True}, "lsgan": {"loss": "least-squares"}, "sngan-help": LITTLE_HELP,
+        "gsr-help": LITTLE_HELP,
+    }),
+}  # fmt: skip
+
+
+def around(recipe: Any) -> dict[str, Any]:
+    """What a recipe resolves to, beside its terms."""
+    m, data = recipe.method, recipe.data
+    same = ("beta1", "beta2", "eps", "clip", "precision")
+    assert all(getattr(m.optim_g, key) == getattr(m.optim_d, key) for key in same)
+    plain = ("loss", "condition", "batch", "d_steps", "ema", "ema_start", "diffaugment", "lecam", "lecam_start", "r1")
+    return {
+        **{key: getattr(m.optim_g, key) for key in same}, "lr_g": m.optim_g.lr, "lr_d": m.optim_d.lr,
+        **{key: getattr(m, key) for key in plain}, **{key: getattr(m.net, key) for key in [*NETS, "skip"]},
+        **{key: getattr(data, key) for key in [*DATA, "augment"]}, "net": m.net.name, "steps": recipe.run.steps,
+        "features": m.measure.features, "samples": m.measure.samples,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_every_value_around_the_terms_is_the_papers(name: str) -> None:
+    assert AROUND.keys() == PAPERS.keys()
+    base, changes = AROUND[name]
+    assert changes.keys() <= PAPERS[name].keys()
+    for variant in PAPERS[name]:
+        recipe = load_recipe(f"{name}:{variant}" if variant else name)
+        assert around(recipe) == base | changes.get(variant, {}), variant
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "latent"),
+    [
+        ("cbgan-cifar10", 32, 128), ("cbgan-lsun", 64, 128), ("cbgan-inaturalist", 64, 128), ("gsr-cifar10", 32, 128),
+        ("gsr-cifar10:biggan", 32, 80), ("gsr-lsun:biggan", 64, 120), ("gsr-lsun:biggan-128", 128, 120),
+        ("gsr-inaturalist", 64, 100),
+    ],
+)  # fmt: skip
+def test_noise_is_as_wide_as_the_papers(name: str, size: int, latent: int) -> None:
+    method = load_recipe(name).method
+    draws, _ = method.net.model_copy(update={"width": 1}).build(size, 3, 5, method.condition)
+    assert draws.latent == latent
+
+
+TAIL = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+ROOM_NAMES = ("bedroom", "conference_room", "dining_room", "kitchen", "living_room")
+
+
+@pytest.mark.parametrize(
+    ("name", "have", "classes", "counts", "held"),
+    [
+        ("cbgan-cifar10", 5000, 10, TAIL, 0),
+        ("gsr-cifar10", 5000, 10, TAIL, 0),
+        ("cbgan-lsun", 50_200, 5, [50_000, 15_811, 5000, 1581, 500], 200),
+        ("gsr-lsun", 50_200, 5, [50_000, 15_811, 5000, 1581, 500], 200),
+        ("gsr-lsun:biggan-1000", 50_200, 5, [50_000, 8891, 1581, 281, 50], 200),
+        ("cbgan-cifar100", 500, 100, None, 0),
+    ],
+)
+def test_training_counts_are_the_papers_with_validation_held_out(
+    name: str, have: int, classes: int, counts: list[int] | None, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 01 and 02, section 4."""
+    names = ROOM_NAMES if classes == 5 else tuple(f"c{k:02d}" for k in range(classes))
+
+    def full(each: int, split: str) -> Stream:
+        labels = torch.arange(classes).repeat(each)
+        return Stream(Memory(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8)), labels, names, split)
+
+    monkeypatch.setattr(
+        prepared, "read_set", lambda *_, **__: {"train": full(have, "train"), "test": full(2000, "test")}
+    )
+    data = prepare_data(load_recipe(name).data)
+    if counts is None:
+        assert (data.counts[:3], data.counts[-3:], sum(data.counts)) == ([500, 488, 477], [52, 51, 50], 19_573)
+    else:
+        assert data.counts == counts
+    assert ("val" in data.streams) == bool(held)
+    if held:
+        assert data.streams["val"].counts == [held] * classes
 
 
 @pytest.mark.parametrize("name", ["gan", "class-balancing-gan", "gsr-gan"])

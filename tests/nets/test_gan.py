@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
+from evenhand.errors import UserError
+from evenhand.methods.generate.tables import Nets
 from evenhand.nets.biggan import BigGenerator, SelfAttention, big_discriminator
 from evenhand.nets.conditional import ConditionalBatchNorm2d, SharedBatchNorm2d, orthogonal, settled_weight, spectral
 from evenhand.nets.gan import (
@@ -249,6 +251,58 @@ def test_down_block_is_its_equation(inputs: int, down: bool, first: bool) -> Non
     expected = F.avg_pool2d(h, 2) + F.avg_pool2d(side, 2) if down else h + side
     torch.testing.assert_close(block(x), expected)
     assert (block.skip is None) == (inputs == 6 and not down)
+
+
+@pytest.mark.parametrize(("inputs", "down", "first"), [(4, True, True), (4, True, False), (6, False, False)])
+def test_activated_skips_are_those_of_an_activation_in_place(inputs: int, down: bool, first: bool) -> None:
+    """As released: ``x0 = x; x = relu_(x)``, so ``x0`` is activated, too, but for the first block's image."""
+    block = DownBlock(inputs, 6, 0.1, down=down, first=first, adds="activated").eval()
+    x = torch.randn(2, inputs, 8, 8)
+    kept = h = x.clone()
+    if not first:
+        F.leaky_relu_(h, 0.1)
+    h = block.conv2(F.leaky_relu_(block.conv1(h), 0.1))
+    side = kept if block.skip is None else block.skip(kept)
+    expected = F.avg_pool2d(h, 2) + F.avg_pool2d(side, 2) if down else h + side
+    torch.testing.assert_close(block(x), expected)
+    block.adds = "raw"
+    assert torch.allclose(block(x), expected, atol=1e-4) is first
+
+
+@pytest.mark.parametrize("name", ["sngan", "biggan"])
+def test_skips_reach_every_block(name: Any) -> None:
+    for skip in ("raw", "activated"):
+        _, tell = Nets(name=name, width=2, skip=skip).build(16, 3, 5, "projection")  # type: ignore[arg-type]
+        assert {block.adds for block in tell.modules() if isinstance(block, DownBlock)} == {skip}
+    assert Nets().skip == "raw"
+    with pytest.raises(UserError, match="no residual blocks"):
+        Nets(skip="activated").build(16, 3, 5, "none")
+
+
+def is_spectral(layer: nn.Module) -> bool:
+    if not parametrize.is_parametrized(layer, "weight"):
+        return False
+    (kind,) = layer.parametrizations["weight"]  # type: ignore[index,union-attr]
+    return isinstance(kind, parametrizations._SpectralNorm)
+
+
+@pytest.mark.parametrize("condition", ["none", "generator", "projection", "acgan"])
+@pytest.mark.parametrize("name", ["sndcgan", "sngan", "biggan"])
+def test_every_layer_of_a_discriminator_is_spectrally_normalised(name: Any, condition: Any) -> None:
+    """Specs 01 and 02, 3.1: all of them, the class embedding included; of generators BigGAN's alone."""
+    if (name, condition) == ("biggan", "none"):
+        return
+    draw, tell = Nets(name=name, width=2).build(32, 3, 5, condition)
+    layers = {key: m for key, m in tell.named_modules() if isinstance(m, nn.Conv2d | nn.Linear | nn.Embedding)}
+    assert len(layers) == {"sndcgan": 8, "sngan": 11, "biggan": 15}[name] + (condition in ("projection", "acgan"))
+    assert [key for key, layer in layers.items() if not is_spectral(layer)] == []
+    weighed = {
+        key: is_spectral(m)
+        for key, m in draw.named_modules()
+        if isinstance(m, nn.Conv2d | nn.ConvTranspose2d | nn.Linear | nn.Embedding)
+    }
+    shared = {"shared"} if name == "biggan" else set()
+    assert {key for key, found in weighed.items() if found} == (weighed.keys() - shared if name == "biggan" else set())
 
 
 def test_projection_adds_the_inner_product() -> None:

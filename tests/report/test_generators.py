@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -51,7 +52,7 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         "dimensions": 64, "resize": "the classifier's own view", "reference": "test, 409 images", "real_count": 409,
         "fake_count": 1200, "fid": fid, "kid_subsets": 100, "kid_subset_size": 409, "kid": fid / 1000, "kid_std": 0.001,
         "k": 5, "precision": 0.5, "recall": 0.25, "density": 0.4, "coverage": 0.3, "manifold_real_count": 409,
-        "manifold_fake_count": 1200, "inception_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
+        "manifold_fake_count": 1200, "annotator_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
         "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
         "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
         "patterns": [0.9, 0.8, 0.6],
@@ -376,3 +377,73 @@ def test_a_trained_generator_is_reported(tmp_path: Path) -> None:
     assert measured.exit_code == 0, measured.output
     assert "tail FID" in measured.output
     assert "20 images; 40 drawn" in " ".join(measured.output.split())
+
+
+class Cells(HTMLParser):
+    """The page's tables, as rows of texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.tables[-1][-1][-1] += str(data).replace("\xa0", " ").strip()
+
+
+def test_every_class_has_its_own_numbers_on_the_page(tmp_path: Path) -> None:
+    """Classes in an order that is not that of their counts: a number under the wrong name shows."""
+    names, counts = ["lynx", "cat", "dog"], [10, 1000, 100]
+    fids, shares = [70.0, 20.0, 30.0], [0.05, 0.15, 0.8]
+    run = make_run(
+        tmp_path, "gsr", classes=names, train_counts=counts, class_shares=shares, diversity=[0.31, 0.32, 0.33],
+        patterns=[0.91, 0.92, 0.93], groups={"head": [1], "mid": [2], "tail": [0]},
+        class_fid=[{"label": k, "value": v, "real": 9, "fake": 9, "flag": ""} for k, v in enumerate(fids)],
+        sigma_gain=[[9.0, 1.0, 1.5]],
+    )  # fmt: skip
+    streams = {"labelled": {"classes": names, "counts": counts, "digest": "feed02", "samples": 1110}}
+    (run / "streams.json").write_text(json.dumps(streams))
+    page = render(loaded(run))
+    read = Cells()
+    read.feed(page)
+    (table,) = (t for t in read.tables if t[0][0] == "class")
+    assert table[0] == ["class", "group", "training samples", "gsr FID ↓", "gsr drawn (%)", "gsr diversity ↑",
+                        "gsr patterns ↑"]  # fmt: skip
+    assert table[1:] == [
+        ["cat", "head", "1,000", "20.00", "15.0", "0.32", "0.92"],
+        ["dog", "mid", "100", "30.00", "80.0", "0.33", "0.93"],
+        ["lynx", "tail", "10", "70.00", "5.0", "0.31", "0.91"],
+    ]
+    tips = re.findall(r"<title>([^<]*)</title>", page)
+    for name, count, value, share in zip(names, counts, fids, shares, strict=True):
+        assert f"{name}: {count:,} training samples" in tips
+        assert any(tip.startswith(f"{name}, gsr: FID {value:.2f}") for tip in tips)
+        assert any(tip.startswith(f"{name}, gsr: {100 * share:.1f} % of what is drawn") for tip in tips)
+    (wild,) = troubles(group_runs(loaded(run))[0])
+    assert "‘lynx’ (9.00)" in wild
+
+
+def test_pictures_stand_beside_their_class(tmp_path: Path, stream: Stream) -> None:
+    """The sheet's rows go by count, its labels by index."""
+    run = make_run(tmp_path, "gan", train_counts=[10, 1000, 100], classes=["cat", "dog", "lynx"])
+    write_sheet(run / "sheet.png", Painter(), stream, [10, 1000, 100])
+    section = str(pictures_section(group_runs(loaded(run)), {}))
+    shown = dict(re.findall(r'<img[^>]*alt="(\w+) as drawn by gan"[^>]*src="data:image/png;base64,([^"]*)"', section))
+    assert list(shown) == ["dog", "lynx", "cat"]
+    shades = {name: set(pixels(base64.b64decode(data))) for name, data in shown.items()}
+    assert shades == {"cat": {100}, "dog": {101}, "lynx": {102}}
+    text = " ".join(re.sub("<[^>]*>", " ", section).split())
+    assert re.search(r"dog 1,000 training images.*lynx 100 training images.*cat 10 training images", text)

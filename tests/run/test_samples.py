@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from torch import Tensor
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
-from evenhand.run import samples
+from evenhand.measure.judging import Judge
+from evenhand.methods.recognise.classifier import LongTailClassifier
+from evenhand.report.page import render
+from evenhand.report.reading import load_run
+from evenhand.run import checkpoint, samples
 from evenhand.run.measuring import measure
 from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
@@ -191,3 +196,72 @@ def test_drawn_images_have_the_labels_asked_for_or_the_annotators(gsr: Path, bal
     assert torch.equal(labels, annotator.predict(images).argmax(1))
     own = method.terms["balance"].classify(images.float() / 127.5 - 1).argmax(1)
     assert not torch.equal(labels, own)
+
+
+# what is logged, and which checkpoint is kept
+
+
+def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [
+        row for line in (folder / "log.jsonl").read_text().splitlines() if (row := json.loads(line))["kind"] == kind
+    ]
+
+
+def test_without_validation_a_generator_is_watched_all_the_same(root: Path, annotator: Path) -> None:
+    """Spectral norms, frequencies and shares need no stream."""
+    data = {**DATA, "val_per_class": 0}
+    needs = {"annotator": annotator, "classifier": annotator}
+    balance = {"trade_off": 0.5, "cycle": 2}
+    folder = generator(root / "blind", "gsr-gan", needs, data, {**RUN, "steps": 4, "eval_every": 0.25}, balance=balance)
+    assert not rows(folder, "val")
+    traces = rows(folder, "traces")
+    assert [row["step"] for row in traces] == [2, 4]
+    method: Any = open_run(folder).method
+    for key, value in method.traces().items():
+        assert traces[-1][key] == pytest.approx(value), key
+    images, _ = method.exhibit(60, "judge")
+    found = method.judge.label(images).bincount(minlength=10).double() / 60
+    kl = sum(float(q) * math.log(10 * float(q)) for q in found if q)
+    assert traces[-1]["label_kl"] == pytest.approx(kl)
+    shares = {name: traces[-1][f"share:{name}"] for name in method.data.classes}
+    assert list(shares.values()) == pytest.approx(found.tolist())
+    page = render([load_run(folder)])
+    for said in ("label KL", "largest spectral norm", "Effective frequency", "Share of a class", "No validation split"):
+        assert said in page
+    assert "fid" not in traces[-1]
+
+
+def test_with_validation_the_traces_stand_beside_the_scores(gsr: Path) -> None:
+    assert not rows(gsr, "traces")
+    (row,) = rows(gsr, "val")
+    assert {"fid", "sigma_max", "label_kl", "share:disc", "sigma:disc"} <= row.keys()
+
+
+def test_traces_of_any_method_are_logged_without_validation(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongTailClassifier, "traces", lambda _: {"radius": 2.5})
+    folder = classifier(root / "traced", data={**DATA, "val_per_class": 0})
+    assert [row["radius"] for row in rows(folder, "traces")] == [2.5] * 2
+
+
+def test_the_lowest_fid_is_the_best(root: Path, annotator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([7.0, 3.0, 5.0, 9.0])
+    monkeypatch.setattr(Judge, "scalars", lambda *_, **__: {"fid": next(found)})
+    run = {**RUN, "steps": 8, "eval_every": 0.25, "select": "val:fid"}
+    folder = generator(root / "chosen", "gsr-gan", {"annotator": annotator}, run=run)
+    assert [row["fid"] for row in rows(folder, "val")] == [7.0, 3.0, 5.0, 9.0]
+    assert checkpoint.load(folder / "best.pt")["step"] == rows(folder, "val")[1]["step"]
+    assert open_run(folder).step == rows(folder, "val")[1]["step"]
+
+
+def test_the_annotator_learns_from_every_class_alike_and_the_classifier_from_the_tail(tmp_path: Path) -> None:
+    """Whoever judges must know the rare classes: it sees all images there are, not the 12 to 1 of the long tail."""
+    text = '[method]\nname = "classifier"\nbatch = 16\nnet = { name = "small-cnn", width = 2 }\n[run]\nsteps = 1\n'
+    (tmp_path / "judge.toml").write_text(text)
+    needs = dict.fromkeys(("annotator", "classifier"), tmp_path / "judge.toml")
+    folder = generator(tmp_path / "g", "class-balancing-gan", needs)
+    told = {name: open_run(folder / "needs" / name).model.facts.counts for name in needs}
+    assert len(set(told["annotator"])) == 1
+    assert told["annotator"][0] > 12
+    assert told["classifier"] == open_run(folder).model.facts.counts
+    assert max(told["classifier"]) == 12
+    assert min(told["classifier"]) == 1

@@ -144,6 +144,7 @@ def measure_generator(
     *,
     num_classes: int | None = None,
     fake_logits: Tensor | None = None,
+    inception_logits: Tensor | None = None,
     features: str,
     resize: str,
     reference: str,
@@ -156,8 +157,10 @@ def measure_generator(
     """Every score that the given sets allow, as plain values, beside what they depend on; None where impossible.
 
     real, fake: features (N, d), (M, d), and their labels if classes matter; ``fake_logits`` are an annotator's for
-    the fakes, by which they are labelled if ``fake_labels`` is None. ``features``, ``resize`` and ``reference`` say
-    where the features come from. Precision to coverage use at most ``manifold_samples`` of each set, KID ``subsets``.
+    the fakes, by which they are labelled if ``fake_labels`` is None, and whose Inception-like score is called
+    ``annotator_score``; ``inception_logits`` of the fakes give *the* Inception score. ``features``, ``resize`` and
+    ``reference`` say where the features come from. Precision to coverage use at most ``manifold_samples`` of each set,
+    KID ``subsets``.
     """
     real, fake = as_features(real, "real"), as_features(fake, "fake")
     generator = generator or torch.Generator().manual_seed(0)
@@ -185,10 +188,12 @@ def measure_generator(
     if min(len(some_real), len(some_fake)) > k:
         scores = manifold_scores(some_real, some_fake, k)
         found |= {name: float(value) for name, value in scores._asdict().items()}
+    if inception_logits is not None:
+        found["inception_score"] = float(inception_score(inception_logits.double().softmax(1))[0])
     if fake_logits is not None:
         num_classes = num_classes or fake_logits.shape[1]
         annotated = _labels(fake_logits.argmax(1), len(fake), fake_logits.shape[1], "fake_logits.argmax(1)")
-        found["inception_score"] = float(inception_score(fake_logits.double().softmax(1))[0])
+        found["annotator_score"] = float(inception_score(fake_logits.double().softmax(1))[0])
         found["label_kl"] = float(label_kl(annotated, fake_logits.shape[1]))
         found["annotated_counts"] = torch.bincount(annotated, minlength=fake_logits.shape[1]).tolist()
         if fake_labels is not None:

@@ -70,23 +70,30 @@ class Judge:
 
     def scalars(self, images: Tensor, labels: Tensor | None, stream: Stream, *, batch: int) -> dict[str, float]:
         """What evaluation logs; ``labels`` are those asked for, None if the annotator is to give them."""
-        real, (features, logits) = self._real(stream, batch), self._embed(images, batch)
+        real, made = self._real(stream, batch), embed(self.extractor, images, batch=batch)
+        features, logits = made.features, self._annotated(made, images, batch)
         found = {"fid": float(fid(real.features, features))}
         if logits is not None:
-            found["label_kl"] = float(label_kl(logits.argmax(1), len(self.data.classes)))
+            found |= self._share_scalars(logits.argmax(1))
             labels = logits.argmax(1) if labels is None else labels
         if labels is not None:
             found |= self._variety_scalars(*self.variety(real.features, stream, features, labels))
         return found
+
+    def shares(self, images: Tensor, *, batch: int) -> dict[str, float]:
+        """What evaluation can log without real images to compare with: which classes the annotator sees."""
+        return self._share_scalars(self.label(images, batch=batch))
 
     def table(
         self, images: Tensor, labels: Tensor | None, stream: Stream, groups: dict[str, list[int]], *, batch: int
     ) -> dict[str, Any]:
         """Everything, as plain values, beside what it depends on."""
         K = len(self.data.classes)
-        real, (features, logits) = self._real(stream, batch), self._embed(images, batch)
+        real, made = self._real(stream, batch), embed(self.extractor, images, batch=batch)
+        features, logits = made.features, self._annotated(made, images, batch)
         found = measure_generator(
             real.features, features, stream.labels, labels, num_classes=K, fake_logits=logits,
+            inception_logits=None if self.extractor is self.annotator else made.logits,
             features=self.extractor.name, resize=self.extractor.resize, k=self.settings.neighbours,
             reference=f"{stream.name}, {len(stream)} images",
         )  # fmt: skip
@@ -120,6 +127,11 @@ class Judge:
             patterns.append(pattern_share(ours, theirs))
         return spreads, patterns
 
+    def _share_scalars(self, labels: Tensor) -> dict[str, float]:
+        shares = torch.bincount(labels, minlength=len(self.data.classes)).double() / len(labels)
+        traced = {f"share:{self.data.classes[k]}": float(shares[k]) for k in self.traced}
+        return {"label_kl": float(label_kl(labels, len(self.data.classes)))} | traced
+
     def _variety_scalars(self, spreads: Shares, patterns: Shares) -> dict[str, float]:
         said: dict[str, float] = {}
         for name, values in (("diversity", spreads), ("patterns", patterns)):
@@ -152,13 +164,13 @@ class Judge:
                 stacklevel=2,
             )
 
-    def _embed(self, images: Tensor, batch: int) -> Embedded:
-        """Features by the extractor, logits by the annotator alone: only its classes are the data's."""
-        made = embed(self.extractor, images, batch=batch)
+    def _annotated(self, made: Embedded, images: Tensor, batch: int) -> Tensor | None:
+        """The annotator's logits: only its classes are the data's, Inception's ``made`` ones are not."""
+        if self.annotator is None:
+            return None
         if self.extractor is self.annotator:
-            return made
-        named = None if self.annotator is None else embed(self.annotator, images, batch=batch)
-        return Embedded(made.features, named and named.logits)
+            return made.logits
+        return embed(self.annotator, images, batch=batch).logits
 
     def _real(self, stream: Stream, batch: int) -> Embedded:
         """The same reals are compared with at every evaluation: embed them once."""

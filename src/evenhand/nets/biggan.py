@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenhand.nets.conditional import SharedBatchNorm2d, orthogonal, spectral
-from evenhand.nets.gan import HeadKind, ResDiscriminator, UpBlock, Wrap, generator_plan, sides
+from evenhand.nets.gan import HeadKind, ResDiscriminator, SkipKind, UpBlock, Wrap, generator_plan, sides
 
 EMBEDDING = 128
 
@@ -70,10 +70,11 @@ class BigGenerator(nn.Module):
 
 
 def big_discriminator(
-    *, size: int, num_classes: int | None, channels: int = 3, head: HeadKind = "projection", width: int = 96
-) -> ResDiscriminator:
+    *, size: int, num_classes: int | None, channels: int = 3, head: HeadKind = "projection", width: int = 96,
+    skip: SkipKind = "raw",
+) -> ResDiscriminator:  # fmt: skip
     """SNGAN's with self-attention after the first block."""
-    net = ResDiscriminator(size=size, channels=channels, num_classes=num_classes, head=head, width=width)
+    net = ResDiscriminator(size=size, channels=channels, num_classes=num_classes, head=head, width=width, skip=skip)
     net.blocks.insert(1, SelfAttention(net.blocks[0].conv2.out_channels))  # type: ignore[arg-type,union-attr]
     return net
 

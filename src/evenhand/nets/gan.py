@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from evenhand.nets.conditional import ConditionalBatchNorm2d, orthogonal, spectral
 
 HeadKind = Literal["none", "projection", "acgan"]
+SkipKind = Literal["raw", "activated"]
 Wrap = Callable[[nn.Module], nn.Module]
 Norm = Callable[[int], nn.Module]
 
@@ -113,18 +114,19 @@ class ResGenerator(nn.Module):
 
 
 class ResDiscriminator(nn.Module):
-    """SNGAN: residual blocks, the first ones halving the side, then the sum over places."""
+    """SNGAN: residual blocks, the first ones halving the side, then the sum over places; ``skip``: see `DownBlock`."""
 
     def __init__(
         self, *, size: int, channels: int = 3, num_classes: int | None = None, head: HeadKind = "none",
-        width: int = 64, slope: float = 0.0,
+        width: int = 64, slope: float = 0.0, skip: SkipKind = "raw",
     ) -> None:  # fmt: skip
         super().__init__()
         self.slope = slope
         factors, downs = discriminator_plan(size)
         plan = pairwise([channels, *(width * factor for factor in factors)])
         self.blocks = nn.ModuleList(
-            DownBlock(i, o, slope, down=number < downs, first=number == 0) for number, (i, o) in enumerate(plan)
+            DownBlock(i, o, slope, down=number < downs, first=number == 0, adds=skip)
+            for number, (i, o) in enumerate(plan)
         )
         self.head = Head(width * factors[-1], num_classes, head)
 
@@ -153,18 +155,25 @@ class UpBlock(nn.Module):
 
 
 class DownBlock(nn.Module):
-    """act-conv-act-conv-[halve] beside a 1 x 1 convolution where the shape changes; the first block has raw input."""
+    """act-conv-act-conv-[halve] beside a 1 x 1 convolution where the shape changes; the first block has raw input.
 
-    def __init__(self, inputs: int, outputs: int, slope: float, *, down: bool, first: bool) -> None:
+    ``adds="activated"``: the skip begins after the first act, which the released code applies in place.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, slope: float, *, down: bool, first: bool, adds: SkipKind = "raw"
+    ) -> None:
         super().__init__()
         wrap = _wrap(True)
         self.conv1 = wrap(nn.Conv2d(inputs, outputs, 3, 1, 1))
         self.conv2 = wrap(nn.Conv2d(outputs, outputs, 3, 1, 1))
         self.skip = wrap(nn.Conv2d(inputs, outputs, 1)) if down or inputs != outputs else None
-        self.slope, self.down, self.first = slope, down, first
+        self.slope, self.down, self.first, self.adds = slope, down, first, adds
 
     def forward(self, x: Tensor) -> Tensor:
         h = x if self.first else F.leaky_relu(x, self.slope)
+        if self.adds == "activated":
+            x = h
         h = self.conv2(F.leaky_relu_(self.conv1(h), self.slope))
         if self.down:
             h, x = F.avg_pool2d(h, 2), F.avg_pool2d(x, 2)

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
-from evenhand.report.curves import REPEATED, class_figure, class_lines, run_lines
+from evenhand.report.curves import REPEATED, class_figure
 from evenhand.report.gallery import pictures_section
 from evenhand.report.markup import parts
 from evenhand.report.reading import Judged
-from evenhand.report.records import NOT_RUN, ClassData, RunGroup, by_count
+from evenhand.report.records import NOT_RUN, ClassData, Line, RunGroup, by_count
 from evenhand.report.sections import Sections
 from evenhand.tasks.generate import GENERATE
 
@@ -31,6 +31,7 @@ CURVES = {
     "collapsed": "collapsed classes", "sigma_max": "largest spectral norm",
 }  # fmt: skip
 TRACES = {
+    "share": "Share of a class in what is drawn, by the annotator's labels.",
     "sigma": "Spectral norm of a class's conditional-BatchNorm gains, largest over layers: one that explodes goes "
     "with collapse.",
     "diversity": "Diversity: spread of a class's drawn images over that of its real ones, in features.",
@@ -59,6 +60,8 @@ def _basis(measure: Mapping[str, Any]) -> str:
     ]
     if "label_kl" in measure:
         told.append("Label KL: of the annotator's labels to even shares.")
+    if "inception_score" in measure:
+        told.append("Inception score: of the Inception network's own classes, one split.")
     if "group_fid" in measure:
         told.append("Head, mid and tail FID: means of their classes' FIDs.")
     if score:
@@ -158,15 +161,27 @@ def _drawn(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[str
 
 def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
     """What was evaluated during training, then the rarest classes one by one."""
-    panels = {title: run_lines(groups, "val", key) for key, title in CURVES.items()}
+    panels = {title: [line for g in groups for line in _lines(g, g.name, key)] for key, title in CURVES.items()}
     panels = {title: lines for title, lines in panels.items() if any(any(y) for _, _, y in lines)}  # none collapsed?
-    if not panels:
-        return parts.missing()
-    text = parts.figure(plots.plot_curves(panels, colours, "step"), f"On the validation split. {REPEATED}")
-    for prefix, said in TRACES.items():
-        lines = {g.name: class_lines(g, prefix, _rarest(g)) for g in groups}
+    traced = {
+        said: {g.name: [line for name in _rarest(g) for line in _lines(g, name, f"{key}:{name}")] for g in groups}
+        for key, said in TRACES.items()
+    }
+    text = Markup()
+    if panels:
+        compared = (
+            "Compared with the validation split, where there is one." if "FID" in panels else "No validation split."
+        )
+        text += parts.figure(plots.plot_curves(panels, colours, "step"), f"{compared} {REPEATED}")
+    for said, lines in traced.items():
         text += class_figure(lines, f"{said} The rarest classes.")
-    return text
+    return text or parts.missing()
+
+
+def _lines(group: RunGroup, name: str, key: str) -> list[Line]:
+    """A line for each run that logged it, on its validation split or, without one, alone."""
+    curves = (r.curve(name, "val", key) or r.curve(name, "traces", key) for r in group.records)
+    return [line for line in curves if line]
 
 
 def _rarest(group: RunGroup) -> list[str]:

@@ -55,13 +55,18 @@ class Checkpoints:
         return int(content["step"])
 
     def evaluate(self, step: int) -> dict[str, Scores]:
-        """Score the streams that selection may see, the test split only if a rule says 'oracle'; keep the best."""
+        """Score the streams that selection may see, the test split only if a rule says 'oracle'; keep the best.
+
+        What the method says of itself needs no stream: without validation it stands alone, as ``traces``.
+        """
         self._finite_state(step)
         task, batch = self.method.task, self.run.eval_batch
         oracle = any(rule.kind == "oracle" for rule in self.best.rules)
         splits = ["val"] * ("val" in self.streams) + ["test"] * oracle
         measured = {split: task.score(self.method, self.streams[split], batch=batch) for split in splits}
         measured |= task.watch(self.method, self.streams, batch=batch)
+        if not {"val", "traces"} & measured.keys() and (traces := self.method.traces()):
+            measured["traces"] = traces
         for rule in self.best.beaten(measured):
             self._write("best.pt" if rule.text == self.run.select else rule.file, step)
         self.latest = step, measured

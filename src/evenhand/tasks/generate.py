@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # what measures imports torch, which a report does without
     from pathlib import Path
 
     from evenhand.data.prepared import Data
-    from evenhand.data.stream import Stream
+    from evenhand.data.stream import Stream, Streams
     from evenhand.methods.protocol import Drawer
     from evenhand.report.sections import Sections
 
@@ -29,13 +29,15 @@ class Generate(Task):
         score("density"),
         score("coverage"),
         score("label_kl", "label KL", lower=True),
+        score("inception_score", "Inception score", digits=2),
+        score("annotator_score", "annotator score", digits=2, shown=False),
         score("head", "head FID", digits=2, lower=True, path=("group_fid", "head")),
         score("mid", "mid FID", digits=2, lower=True, path=("group_fid", "mid")),
         score("tail", "tail FID", digits=2, lower=True, path=("group_fid", "tail")),
         Metric("cas", "CAS", path=("classifier_score", "accuracy")),
         Metric("cas_worst", "CAS, worst class", path=("classifier_score", "min_recall")),
     )
-    headline, tail = metrics[0], metrics[9]
+    headline, tail = metrics[0], metrics[11]
     per_class = (
         score("class_fid", "FID", digits=2, lower=True),
         Metric("class_shares", "drawn"),
@@ -52,6 +54,13 @@ class Generate(Task):
     def table(self, method: Drawer, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         images, labels = method.exhibit(method.judge.settings.samples, "examine")
         return method.judge.table(images, labels, stream, method.data.groups, batch=batch) | method.details()
+
+    def watch(self, method: Drawer, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
+        """Without validation: the shares of the classes drawn, and what the method says of itself."""
+        if "val" in streams or method.judge.annotator is None:
+            return {}
+        images, _ = method.exhibit(method.judge.settings.judge_samples, "judge")
+        return {"traces": method.judge.shares(images, batch=batch) | method.traces()}
 
     def finish(self, method: Drawer, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         """Real and drawn images side by side, as ``sheet.png``."""

@@ -15,7 +15,7 @@ from evenhand.measure.judging import Measure
 from evenhand.methods.generate.class_balancing import BalanceSettings, check_balance
 from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.nets.biggan import BigGenerator, big_discriminator
-from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator
+from evenhand.nets.gan import DCDiscriminator, DCGenerator, HeadKind, ResDiscriminator, ResGenerator, SkipKind
 from evenhand.pieces.gan_losses import Adversarial
 from evenhand.pieces.player import Player, Precision
 from evenhand.settings import Settings
@@ -31,6 +31,7 @@ class Nets(Settings):
     latent: int | None = Field(None, gt=0, description="size of the noise; default 128, biggan 20 for each part")
     slope: float | None = Field(None, ge=0, description="of leaky ReLUs; default 0.1 for sndcgan, else 0: plain ReLU")
     spectral_generator: bool = Field(False, description="spectral normalisation in the generator, too (biggan: always)")
+    skip: SkipKind = Field("raw", description="what residual discriminators add; activated: as the released code does")
     group_normalised: bool = Field(False, description="gSN: class parameters divided by their group spectral norm")
 
     def build(self, size: int, channels: int, num_classes: int, condition: Condition) -> tuple[nn.Module, nn.Module]:
@@ -44,14 +45,16 @@ class Nets(Settings):
             draws: nn.Module = BigGenerator(
                 size=size, num_classes=num_classes, grouped=self.group_normalised, **common, **more
             )
-            return draws, big_discriminator(size=size, num_classes=num_classes, head=head, **common)
+            return draws, big_discriminator(size=size, num_classes=num_classes, head=head, skip=self.skip, **common)
         draws = (DCGenerator if self.name == "sndcgan" else ResGenerator)(
             size=size, num_classes=None if condition == "none" else num_classes, grouped=self.group_normalised,
             spectral_weights=self.spectral_generator, **common, **more,
         )  # fmt: skip
         if self.name == "sndcgan":
+            if self.skip != "raw":
+                raise UserError("net 'sndcgan' has no residual blocks: leave skip out, or choose sngan or biggan")
             return draws, DCDiscriminator(num_classes=num_classes, head=head, **common)
-        return draws, ResDiscriminator(size=size, num_classes=num_classes, head=head, **common)
+        return draws, ResDiscriminator(size=size, num_classes=num_classes, head=head, skip=self.skip, **common)
 
 
 class Adam(Settings):
