@@ -188,12 +188,22 @@ def reproduce(
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; on a CPU, one for each core.")] = 1,
+    splits: Annotated[
+        bool | None,
+        typer.Option(help="Each seed splits the data anew, or all have one split. Default: anew if they are few."),
+    ] = None,
 ) -> None:
-    """Train every variant of a recipe over several seeds, compare with [expect], write a report. Resumable."""
+    """Train every variant of a recipe over several seeds, compare with [expect], write a report.
+
+    Repeat the same command to go on after an interruption: finished runs are kept.
+    """
     from evenhand.run.reproduce import reproduce as run_all
 
     with _stoppable():
-        run_all(name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs)
+        run_all(
+            name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs,
+            splits=splits,
+        )  # fmt: skip
 
 
 @app.command()

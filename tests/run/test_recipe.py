@@ -271,11 +271,14 @@ def test_a_recipe_over_a_base_has_not_its_expectations(layers: Path, tmp_path: P
     below.write_text(text)
     base = f"base = {json.dumps(str(below))}\n"
     renamed = written(tmp_path, base + "about = 'words'\nrun.seed = 4")
-    assert load_recipe(renamed).expect and load_recipe(f"{renamed}:vs").expect
+    assert load_recipe(renamed).expect
+    assert load_recipe(f"{renamed}:vs").expect
     other = written(tmp_path, base + "data.imbalance = 20")
-    assert not load_recipe(other).expect and not load_recipe(f"{other}:vs").expect
+    assert not load_recipe(other).expect
+    assert not load_recipe(f"{other}:vs").expect
     variant = written(tmp_path, base + "variants.vs.method.vs_tau = 1.0")
-    assert load_recipe(variant).expect and not load_recipe(f"{variant}:vs").expect
+    assert load_recipe(variant).expect
+    assert not load_recipe(f"{variant}:vs").expect
 
 
 # bases
