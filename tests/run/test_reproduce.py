@@ -104,6 +104,16 @@ def test_expected_numbers_are_compared(quick: Path, tmp_path: Path) -> None:
     assert "vs: " not in table
 
 
+def test_any_number_that_is_measured_may_be_expected(quick: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(MEASURED, "class_fid_mean", 43.4)
+    number = "{ value = 43.41, tolerance = 5.0, source = 'authors' }"
+    quick.write_text(expecting(number).replace("mean_recall", "class_fid_mean"))
+    assert "class_fid_mean 43.400, expected 43.410" in said(reproduce(str(quick), seeds=1, out=tmp_path / "runs"))
+    quick.write_text(expecting(number).replace("mean_recall", "mean_recal"))
+    with pytest.raises(UserError, match="did you mean 'mean_recall'"):
+        reproduce(str(quick), seeds=1, out=tmp_path / "others")
+
+
 def test_an_expectation_of_other_settings_is_left_out_with_a_word(quick: Path, tmp_path: Path) -> None:
     quick.write_text(expecting("{ value = 0.5, tolerance = 0.1, source = 'authors' }"))
     assert "agrees" in said(reproduce(str(quick), seeds=1, out=tmp_path / "as-written"))

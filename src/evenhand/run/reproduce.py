@@ -217,10 +217,11 @@ def _other_split(expected: Expected, written: Recipe, recipes: dict[Path, Recipe
 
 
 def _number(measured: dict[str, Any], key: str) -> float:
-    """A number of measure.json by its metric's key, as it stands there."""
-    metric, found = task_named(measured["task"]).metric(key), measured
-    for part in metric.path:
-        found = found.get(part) if isinstance(found, dict) else None  # type: ignore[assignment]
+    """A number of measure.json as it stands there, by its metric's key or by its own."""
+    known = {metric.key: metric.path for metric in task_named(measured["task"]).metrics}
+    found: Any = measured
+    for part in known.get(key, (key,)):
+        found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, float):
-        raise UserError(f"[expect] names '{key}', which was not measured in this run")
+        raise UserError(f"[expect] names '{key}', which was not measured in this run; {did_you_mean(key, known)}")
     return found
