@@ -33,6 +33,8 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     from evenhand.errors import UserError, plain_warnings
 
+    if Path(sys.argv[0]).name == "__main__.py":  # python -m evenhand: runs and tables record what can be typed again
+        sys.argv[0] = "evenhand"
     try:
         with plain_warnings():
             app()

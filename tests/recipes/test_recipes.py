@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from evenhand.cli import app
 from evenhand.methods import method_class
 from evenhand.run import train
 from evenhand.run.recipe import explained, load_recipe, recipe_names, recipe_text, smoke_recipe
@@ -60,6 +65,39 @@ def test_trap_17_smoke_run_needs_no_network(name: str, tmp_path: Path, monkeypat
     if "mean_recall" in result:  # a classifier, not a generator
         assert 0 <= result["min_recall"] <= result["mean_recall"] <= 1
         assert {"head", "tail"} <= result["group_recall"].keys()
+
+
+def commands(name: str) -> list[list[str]]:
+    """What a recipe's comments tell to type, as a shell would take it apart."""
+    comments = "\n".join(line.lstrip("# ") for line in recipe_text(name).splitlines() if line.startswith("#"))
+    lines = comments.replace("\\\n", " ").splitlines()
+    typed = [line for line in lines if re.match(r"(evenhand|torchrun|python) ", line)]
+    return [shlex.split(part) for line in typed for part in line.split(" && ")]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_commands_in_comments_can_be_typed(name: str) -> None:
+    assert commands(name)
+    for words in commands(name):
+        program, *rest = words
+        if program == "torchrun":
+            program, rest = "evenhand", rest[rest.index("evenhand") + 1 :]
+        assert program == "evenhand"
+        command: Any = typer.main.get_command(app).commands[rest[0]]  # type: ignore[attr-defined]
+        context = command.make_context(rest[0], rest[1:])
+        overrides = context.params.get("set_") or []
+        for variant in context.params.get("only") or [""]:
+            load_recipe(f"{context.params['name']}:{variant}" if variant else context.params["name"], overrides)
+
+
+def test_commands_are_read_as_a_shell_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "# Words.\n#   evenhand train adapt --set 'data.source=[\"a\"]' \\\n#     --set data.set=b && evenhand list\n"
+    )
+    monkeypatch.setitem(globals(), "recipe_text", lambda _: text)
+    assert commands("adapt") == [
+        ["evenhand", "train", "adapt", "--set", 'data.source=["a"]', "--set", "data.set=b"], ["evenhand", "list"],
+    ]  # fmt: skip
 
 
 # Which variant is there to be better than which, in the paper or in our tables: (recipes, worse, better, metrics).
