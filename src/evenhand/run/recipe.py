@@ -17,7 +17,17 @@ from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
-from evenhand.run.tables import flatten, literal, merge, put, to_toml
+from evenhand.run.tables import (
+    explained as explained,
+)
+from evenhand.run.tables import (
+    flatten,
+    merge,
+    parse_override,
+    put,
+    to_toml,
+    without_expectations,
+)
 from evenhand.settings import WITHOUT_EFFECT, Settings
 
 
@@ -89,29 +99,6 @@ def essence(tree: Mapping[str, Any]) -> dict[str, Any]:
 def digest(tree: Mapping[str, Any]) -> str:
     """Of a tree as it is written, whatever defaults a later version has."""
     return hashlib.sha256(json.dumps(essence(tree), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def explained(recipe: Recipe) -> str:
-    """The recipe as TOML, defaults filled in, each key with its meaning."""
-    return _explain(recipe, "").lstrip("\n")
-
-
-def _explain(table: BaseModel, name: str) -> str:
-    text, inner = f"\n[{name}]\n" if name else "", ""
-    for key, field in type(table).model_fields.items():
-        value = getattr(table, key)
-        path = f"{name}.{key}" if name else key
-        if isinstance(value, BaseModel):
-            inner += _explain(value, path)
-        elif key == "variants":
-            inner += f"\n# variants: {', '.join(value)}\n" if value else ""
-        elif isinstance(value, dict):
-            tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
-            inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
-        else:
-            line = f"# {key} = " if value is None else f"{key} = {literal(value)}"
-            text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
-    return text + inner
 
 
 def recipe_names() -> list[str]:
@@ -208,26 +195,8 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     if base in (*above, name):
         raise UserError(f"{name}: base = '{base}' leads back to itself; name another recipe")
     under = _read(base, (*above, name))
-    return merge(_without_expectations(under, tree), tree)
-
-
-def _without_expectations(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """A base without the numbers that are not of the recipe laid over it, variant by variant."""
-    another = not _same_results(base, merge(base, over))
-    kept = {key: value for key, value in base.items() if key != "expect" or not another}
-    variants = dict(base.get("variants", {}))
-    for name, table in variants.items():
-        changes = over.get("variants", {}).get(name)
-        changed = isinstance(changes, Mapping) and any(map(_has_effect, flatten(changes)))
-        if isinstance(table, Mapping) and (another or changed):
-            variants[name] = {key: value for key, value in table.items() if key != "expect"}
-    return {**kept, "variants": variants}
-
-
-def _has_effect(key: str) -> bool:
-    """Whether a key can change a result."""
-    table, _, rest = key.partition(".")
-    return table not in WITHOUT_EFFECT["recipe"] and not (table == "run" and rest in WITHOUT_EFFECT["run"])
+    another = not _same_results(under, merge(under, tree))
+    return merge(without_expectations(under, tree, another=another), tree)
 
 
 def smoke_recipe(name: str) -> Recipe:
@@ -249,17 +218,6 @@ def validate(tree: dict[str, Any], name: str) -> Recipe:
     except ValidationError as error:
         where = ("method",) if error.title == table.__name__ else ()
         raise UserError(f"{name}: {_one_line(error, where, table)}") from error
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """``key=value`` with a TOML value; what is not TOML is a string."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise UserError(f"--set '{text}' is not key=value; write for example --set run.epochs=5")
-    try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def _one_line(error: ValidationError, where: tuple[str, ...], method: type[BaseModel]) -> str:
