@@ -33,6 +33,8 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     from evenhand.errors import UserError, plain_warnings
 
+    if Path(sys.argv[0]).name == "__main__.py":  # python -m evenhand: runs and tables record what can be typed again
+        sys.argv[0] = "evenhand"
     try:
         with plain_warnings():
             app()
@@ -188,12 +190,22 @@ def reproduce(
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; on a CPU, one for each core.")] = 1,
+    splits: Annotated[
+        bool | None,
+        typer.Option(help="Each seed splits the data anew, or all have one split. Default: anew if they are few."),
+    ] = None,
 ) -> None:
-    """Train every variant of a recipe over several seeds, compare with [expect], write a report. Resumable."""
+    """Train every variant of a recipe over several seeds, compare with [expect], write a report.
+
+    Repeat the same command to go on after an interruption: finished runs are kept.
+    """
     from evenhand.run.reproduce import reproduce as run_all
 
     with _stoppable():
-        run_all(name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs)
+        run_all(
+            name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs,
+            splits=splits,
+        )  # fmt: skip
 
 
 @app.command()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from evenhand.cli import app
+from evenhand.methods import method_class
 from evenhand.run import train
 from evenhand.run.recipe import explained, load_recipe, recipe_names, recipe_text, smoke_recipe
 
@@ -59,3 +65,105 @@ def test_trap_17_smoke_run_needs_no_network(name: str, tmp_path: Path, monkeypat
     if "mean_recall" in result:  # a classifier, not a generator
         assert 0 <= result["min_recall"] <= result["mean_recall"] <= 1
         assert {"head", "tail"} <= result["group_recall"].keys()
+
+
+def commands(name: str) -> list[list[str]]:
+    """What a recipe's comments tell to type, as a shell would take it apart."""
+    comments = "\n".join(line.lstrip("# ") for line in recipe_text(name).splitlines() if line.startswith("#"))
+    lines = comments.replace("\\\n", " ").splitlines()
+    typed = [line for line in lines if re.match(r"(evenhand|torchrun|python) ", line)]
+    return [shlex.split(part) for line in typed for part in line.split(" && ")]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_commands_in_comments_can_be_typed(name: str) -> None:
+    assert commands(name)
+    for words in commands(name):
+        program, *rest = words
+        if program == "torchrun":
+            program, rest = "evenhand", rest[rest.index("evenhand") + 1 :]
+        assert program == "evenhand"
+        command: Any = typer.main.get_command(app).commands[rest[0]]  # type: ignore[attr-defined]
+        context = command.make_context(rest[0], rest[1:])
+        overrides = context.params.get("set_") or []
+        for variant in context.params.get("only") or [""]:
+            load_recipe(f"{context.params['name']}:{variant}" if variant else context.params["name"], overrides)
+
+
+def test_commands_are_read_as_a_shell_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "# Words.\n#   evenhand train adapt --set 'data.source=[\"a\"]' \\\n#     --set data.set=b && evenhand list\n"
+    )
+    monkeypatch.setitem(globals(), "recipe_text", lambda _: text)
+    assert commands("adapt") == [
+        ["evenhand", "train", "adapt", "--set", 'data.source=["a"]', "--set", "data.set=b"], ["evenhand", "list"],
+    ]  # fmt: skip
+
+
+# Which variant is there to be better than which, in the paper or in our tables: (recipes, worse, better, metrics).
+LONGTAIL, CIFAR = ("ce-drw", "ldam-drw", "vs"), ("cifar10-lt", "cifar10-step", "cifar100-lt", "cifar100-step")
+EFFECTS = [
+    *((r, v, f"{v}-sam", ("mean_recall", "tail")) for r in CIFAR for v in LONGTAIL),
+    *((r, v, f"{v}-sam", ("mean_recall", "tail")) for r in ("imagenet-lt", "inaturalist-2018") for v in LONGTAIL[:2]),
+    *((r, "ce-drw", f"ce-drw-{o}", ("tail",)) for r in ("cifar10-lt", "cifar100-lt") for o in ("pgd", "lpf")),
+    *(("office-home", v, f"{v}-sdat", ("accuracy",)) for v in ("dann", "cdan", "cdan-mcc")),
+    *(("office-home", v, "cdan-sdat", ("accuracy",)) for v in ("vat", "ls", "swad", "sam", "sdat-all", "sdat-adv")),
+    *(("office-home-vit", v, f"{v}-sdat", ("accuracy",)) for v in ("dann", "cdan", "cdan-mcc")),
+    *((r, v, f"{v}-sdat", ("mean_recall",)) for r in ("visda", "visda-vit") for v in ("cdan", "cdan-mcc")),
+    ("domainnet", "cdan", "cdan-sdat", ("accuracy",)),
+    ("csst-cifar10", "fixmatch", "csst-min-recall", ("min_recall",)),
+    ("csst-cifar10", "fixmatch", "csst-coverage", ("min_coverage",)),
+    ("csst-cifar10", "csst-no-kl", "csst-coverage", ("mean_recall",)),
+    ("csst-cifar100", "csst-no-kl", "csst-coverage", ("mean_recall",)),
+    ("csst-imagenet100", "csst-no-kl", "csst-coverage", ("mean_recall",)),
+    ("csst-imdb", "uda", "csst", ("mean_recall", "min_recall")),
+    ("csst-imdb", "uda-100", "csst-100", ("mean_recall", "min_recall")),
+    ("csst-dbpedia", "uda", "csst", ("mean_recall", "min_recall")),
+    ("fashion-lt", "ce", "ce-drw", ("mean_recall", "tail")),
+    ("fashion-lt", "ce-drw", "ce-drw-sam", ("ece",)),
+    ("fashion-lt", "la", "la-sam", ("ece",)),
+    *(("cifar10-lt-small", v, f"{v}-sam", ("mean_recall", "tail")) for v in ("ce-drw", "vs", "la")),
+    ("csst-fashion", "erm", "la", ("mean_recall", "tail")),
+    ("csst-fashion", "erm", "fixmatch", ("mean_recall", "tail")),
+    *(("emoji-home", v, f"{v}-sdat", ("accuracy",)) for v in ("dann", "cdan", "cdan-mcc")),
+    ("digits-shift", "dann", "dann-sdat", ("accuracy",)),
+    ("digits-shift", "source-only", "dann", ("accuracy",)),
+    ("cbgan-fashion", "sndcgan", "balance", ("fid", "label_kl")),
+    ("gsr-fashion", "sngan", "gsr", ("kid", "mid")),
+]  # fmt: skip
+LOWER = ("ece", "fid", "kid", "label_kl", "mid")
+MEASURED = ("fashion-lt", "cifar10-lt-small", "csst-fashion", "emoji-home", "digits-shift")
+
+
+@pytest.mark.parametrize(("name", "worse", "better", "metrics"), EFFECTS, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_tolerance_is_smaller_than_the_effect_it_guards(
+    name: str, worse: str, better: str, metrics: tuple[str, ...]
+) -> None:
+    low, high = load_recipe(f"{name}:{worse}").expect, load_recipe(f"{name}:{better}").expect
+    for metric in metrics:
+        gain = (high[metric].value - low[metric].value) * (-1 if metric in LOWER else 1)
+        assert max(low[metric].tolerance, high[metric].tolerance) < gain, metric
+
+
+@pytest.mark.parametrize("name", [*MEASURED, "cbgan-fashion", "gsr-fashion"])
+def test_recipes_that_were_run_here_say_what_came_out(name: str) -> None:
+    table = {"csst-fashion": "csst", "cbgan-fashion": "generators", "gsr-fashion": "generators"}.get(name, name)
+    text = (Path(__file__).parents[2] / "benchmarks" / "results" / f"{table}.md").read_text()
+    found = 0
+    for variant in load_recipe(name).variants:
+        for metric, expected in load_recipe(f"{name}:{variant}").expect.items():
+            assert expected.source == "measured"
+            assert expected.seeds
+            assert expected.date.startswith("2026-")
+            digits = {"fid": 2, "mid": 2, "label_kl": 3, "kid": 1}.get(metric, 1)
+            scale = {"fid": 1, "mid": 1, "label_kl": 1, "kid": 1000}.get(metric, 100)
+            assert f"{scale * expected.value:.{digits}f} ±" in text, f"{variant}: {metric} is not in {table}.md"
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize("name", EACH_VARIANT)
+def test_expected_numbers_are_measured(name: str) -> None:
+    recipe = load_recipe(name)
+    known = {metric.key for metric in method_class(recipe.method.name).task.metrics} | {"class_fid_mean"}
+    assert recipe.expect.keys() <= known

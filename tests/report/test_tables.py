@@ -21,12 +21,13 @@ CLASSES = ["cat", "dog", "lynx"]
 
 def make_run(
     root: Path, name: str, *, seed: int = 0, rho: float = 0.0, recall: tuple[float | None, ...] = (0.9, 0.6, 0.3),
-    measured: bool = True, **changes: Any,
+    measured: bool = True, split_seed: int | None = None, **changes: Any,
 ) -> Path:  # fmt: skip
     folder = root / name
     folder.mkdir(parents=True)
+    split = "" if split_seed is None else f"split_seed = {split_seed}\n"
     (folder / "recipe.toml").write_text(
-        f'[data]\nname = "toy"\n[method]\nrho = {rho}\n[run]\nseed = {seed}\nfolder = "{name}"\n'
+        f'[data]\nname = "toy"\n{split}[method]\nrho = {rho}\n[run]\nseed = {seed}\nfolder = "{name}"\n'
     )
     known = [r for r in recall if r is not None]
     measure = {
@@ -54,6 +55,26 @@ def test_seeds_are_grouped_and_averaged(tmp_path: Path) -> None:
     assert str(row["tail recall (%)"]) == f"{fmean(percent):.1f} ± {stdev(percent):.1f}"
     assert row["tail recall (%)"].title == "seed 0: 30.00, seed 1: 34.00, seed 2: 41.00"
     assert len(runs_table(records).rows) == 4
+
+
+def grouped(root: Path, *runs: tuple[int, int]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Sizes and members of the groups of runs that have these seeds and splits."""
+    folders = [make_run(root, f"ce-{seed}-split{split}", seed=seed, split_seed=split) for seed, split in runs]
+    return [(g.size, [(r.seed, r.split_seed) for r in g.records]) for g in group_runs(map(load_run, folders))]
+
+
+def test_seeds_that_split_the_data_anew_are_one_group_which_says_so(tmp_path: Path) -> None:
+    varied = [(0, 0), (1, 1), (2, 2)]
+    assert grouped(tmp_path / "varied", *varied) == [("3 seeds and splits", varied)]
+    shared = [(0, 0), (1, 0), (2, 0)]
+    assert grouped(tmp_path / "shared", *shared) == [("3 seeds", shared)]
+    assert grouped(tmp_path / "both", (1, 1), (1, 0), (2, 2), (2, 0)) == [
+        ("2 seeds and splits", [(1, 1), (2, 2)]), ("2 seeds", [(1, 0), (2, 0)]),
+    ]  # fmt: skip
+
+
+def test_a_split_that_does_not_go_with_the_seed_is_another_experiment(tmp_path: Path) -> None:
+    assert grouped(tmp_path, (0, 5), (1, 6)) == [("1 seed", [(0, 5)]), ("1 seed", [(1, 6)])]
 
 
 def test_markdown_is_exact(tmp_path: Path) -> None:

@@ -230,6 +230,57 @@ def test_wrong_selection_rules_are_refused(layers: Path, rule: str) -> None:
     assert "val:<metric>" in message
 
 
+# expectations
+
+
+@pytest.mark.parametrize("change", ["data.imbalance=10", "run.epochs=8", "data.set=mnist", "method.optim.lr=0.1"])
+def test_an_expectation_does_not_survive_what_changes_the_result(layers: Path, change: str) -> None:
+    assert load_recipe(layers).expect
+    assert not load_recipe(layers, [change]).expect
+    assert not load_recipe(layers).changed(dict([parse_override(change)])).expect
+
+
+@pytest.mark.parametrize(
+    "change", ["run.seed=5", "data.split_seed=5", "run.threads=2", "run.folder=x", "run.epochs=7", "data.imbalance=1.0"]
+)
+def test_an_expectation_survives_seeds_and_what_changes_no_result(layers: Path, change: str) -> None:
+    assert load_recipe(layers, [change]).expect["mean_recall"].value == 0.5
+
+
+def test_a_variant_has_its_own_expectations(layers: Path, tmp_path: Path) -> None:
+    assert not load_recipe(f"{layers}:sam").expect
+    own = "\n[variants.named]\nabout = 'the same'\n[variants.vs]\nmethod.loss = 'vs'\n[variants.vs.expect.tail]\n"
+    text = LAYERS.replace("[variants]\n", "[variants]\nsame = { method.loss = 'ce' }\n")
+    file = written(tmp_path, text + own + "value = 0.3\ntolerance = 0.1\nsource = 'measured'\nseeds = [0, 1]\n")
+    assert load_recipe(f"{file}:named").expect == load_recipe(f"{file}:same").expect == load_recipe(file).expect
+    assert list(load_recipe(f"{file}:vs").expect) == ["tail"]
+    assert load_recipe(f"{file}:vs").expect["tail"].seeds == [0, 1]
+    assert not load_recipe(f"{file}:vs", ["method.vs_tau=1"]).expect
+
+
+def test_an_expectation_given_with_the_change_is_kept(layers: Path) -> None:
+    own = load_recipe(layers, ["run.epochs=8", "expect.tail={value = 0.1, tolerance = 0.1, source = 'measured'}"])
+    assert list(own.expect) == ["tail"]
+    again = load_recipe(layers, ["run.epochs=8", "expect.mean_recall.value=0.6"])
+    assert again.expect["mean_recall"].value == 0.6
+
+
+def test_a_recipe_over_a_base_has_not_its_expectations(layers: Path, tmp_path: Path) -> None:
+    text = LAYERS + "vs = { method.loss = 'vs', expect.tail = { value = 0.3, tolerance = 0.1, source = 'authors' } }\n"
+    below = layers.with_name("below.toml")
+    below.write_text(text)
+    base = f"base = {json.dumps(str(below))}\n"
+    renamed = written(tmp_path, base + "about = 'words'\nrun.seed = 4")
+    assert load_recipe(renamed).expect
+    assert load_recipe(f"{renamed}:vs").expect
+    other = written(tmp_path, base + "data.imbalance = 20")
+    assert not load_recipe(other).expect
+    assert not load_recipe(f"{other}:vs").expect
+    variant = written(tmp_path, base + "variants.vs.method.vs_tau = 1.0")
+    assert load_recipe(variant).expect
+    assert not load_recipe(f"{variant}:vs").expect
+
+
 # bases
 
 
@@ -322,7 +373,7 @@ def test_toml_keeps_any_text(text: str) -> None:
 
 
 def test_saved_recipe_is_read_back_from_its_file(layers: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(f"{layers}:sam", ["run.folder=here"])
+    recipe = load_recipe(layers, ["run.folder=here", "method.optim.lr=0.2"])
     back = load_recipe(written(tmp_path, recipe.toml()))
     assert back == recipe.model_copy(update={"smoke": {}, "variants": {}})
     assert back.expect["mean_recall"].tolerance == 0.02

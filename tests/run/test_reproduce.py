@@ -1,11 +1,21 @@
-"""Several runs at a time give what one at a time gives."""
+"""Many runs as one experiment: what is trained, what is compared, what the table says."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from typer.testing import CliRunner
 
+from evenhand.cli import app, main
+from evenhand.errors import UserError
+from evenhand.run import reproduce as module
+from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import reproduce
 
 RECIPE = """
@@ -42,3 +52,153 @@ def test_seeds_start_where_asked(tmp_path: Path) -> None:
     recipe.write_text(RECIPE)
     folder = reproduce(str(recipe), seeds=2, first_seed=3, variants=["ce"], out=tmp_path / "runs")
     assert sorted(path.parent.name for path in folder.glob("*/model.json")) == ["ce-3", "ce-4"]
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The recipe, and a training that only says what it was asked: mean recall 0.5, a digest for each split."""
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+
+    def train(recipe: Recipe) -> Path:
+        folder = Path(recipe.run.folder)
+        folder.mkdir(parents=True)
+        (folder / "recipe.toml").write_text(recipe.toml())
+        (folder / "model.json").write_text(json.dumps({"format": 2, "task": "classify"}))
+        (folder / "measure.json").write_text(json.dumps(MEASURED))
+        digest = "given" if "given" in recipe.about else str(recipe.data.split_seed)
+        (folder / "streams.json").write_text(
+            json.dumps({"labelled": {"samples": 9, "classes": ["a", "b", "c"], "counts": [5, 3, 1], "digest": digest}})
+        )
+        return folder
+
+    monkeypatch.setattr(module, "train", train)
+    return recipe
+
+
+MEASURED: dict[str, Any] = {
+    "task": "classify", "split": "test", "checkpoint": "last.pt", "select": "last", "classes": ["a", "b", "c"],
+    "train_counts": [5, 3, 1], "groups": {"head": [0], "mid": [1], "tail": [2]}, "recall": [0.5, 0.5, 0.5],
+    "accuracy": 0.5, "mean_recall": 0.5, "min_recall": 0.5,
+    "group_recall": {"head": 0.5, "mid": 0.5, "tail": 0.5}, "ece": 0.0, "samples": 9,
+}  # fmt: skip
+
+
+def said(folder: Path) -> str:
+    return (folder / "table.md").read_text()
+
+
+def expecting(number: str) -> str:
+    """The recipe whose variant ce expects that."""
+    return RECIPE.replace(
+        'ce = { method.loss = "ce" }', f'ce = {{ method.loss = "ce", expect.mean_recall = {number} }}'
+    )
+
+
+def test_expected_numbers_are_compared(quick: Path, tmp_path: Path) -> None:
+    ours = "{ value = 0.55, tolerance = 0.1, source = 'measured', seeds = [1, 2], date = '2026-11-16' }"
+    theirs = "{ value = 0.7, tolerance = 0.1, source = 'authors' }"
+    quick.write_text(f"{expecting(ours)}la = {{ method.loss = 'la', expect.tail = {theirs} }}\n")
+    table = said(reproduce(str(quick), seeds=2, out=tmp_path / "runs", splits=False))
+    assert "ce: mean_recall 0.500, expected 0.550 ± 0.100 (measured, seeds 1, 2, 2026-11-16): agrees" in table
+    assert "la: tail 0.500, expected 0.700 ± 0.100 (authors): DIFFERS" in table
+    assert "vs: " not in table
+
+
+def test_any_number_that_is_measured_may_be_expected(quick: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(MEASURED, "class_fid_mean", 43.4)
+    number = "{ value = 43.41, tolerance = 5.0, source = 'authors' }"
+    quick.write_text(expecting(number).replace("mean_recall", "class_fid_mean"))
+    assert "class_fid_mean 43.400, expected 43.410" in said(reproduce(str(quick), seeds=1, out=tmp_path / "runs"))
+    quick.write_text(expecting(number).replace("mean_recall", "mean_recal"))
+    with pytest.raises(UserError, match="did you mean 'mean_recall'"):
+        reproduce(str(quick), seeds=1, out=tmp_path / "others")
+
+
+def test_an_expectation_of_other_settings_is_left_out_with_a_word(quick: Path, tmp_path: Path) -> None:
+    quick.write_text(expecting("{ value = 0.5, tolerance = 0.1, source = 'authors' }"))
+    assert "agrees" in said(reproduce(str(quick), seeds=1, out=tmp_path / "as-written"))
+    changes = ["data.imbalance=2", "run.threads=2"]
+    table = said(reproduce(str(quick), seeds=1, overrides=changes, out=tmp_path / "changed", variants=["ce"]))
+    assert "ce: its expected numbers are left out, they were made without data.imbalance\n" in table
+    assert "agrees" not in table
+    assert "DIFFERS" not in table
+
+
+@pytest.mark.parametrize(
+    ("splits", "verdict", "spread"),
+    [
+        (None, "not compared, it is of one split; use --no-splits", "each with its own split of the data"),
+        (True, "not compared, it is of one split; use --no-splits", "each with its own split of the data"),
+        (False, "agrees", "one split of the data (data.split_seed 0)"),
+    ],
+)
+def test_small_data_are_split_anew_by_each_seed(
+    quick: Path, tmp_path: Path, splits: bool | None, verdict: str, spread: str
+) -> None:
+    quick.write_text(expecting("{ value = 0.5, tolerance = 0.1, source = 'measured' }"))
+    folder = reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "runs", splits=splits)
+    table = said(folder)
+    used = [load_recipe(folder / f"ce-{seed}").data.split_seed for seed in (0, 1)]
+    assert used == ([0, 0] if splits is False else [0, 1])
+    assert verdict in table
+    assert spread in table
+    assert ("2 seeds and splits" in table) == (splits is not False)
+
+
+def test_a_split_that_is_given_compares_with_any(quick: Path, tmp_path: Path) -> None:
+    quick.write_text("about = 'given'\n" + expecting("{ value = 0.5, tolerance = 0.1, source = 'measured' }"))
+    table = said(reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "runs", splits=True))
+    assert "one split of the data, which is given" in table
+    assert "agrees" in table
+
+
+def test_a_number_over_splits_is_not_compared_with_one_split(quick: Path, tmp_path: Path) -> None:
+    quick.write_text(expecting("{ value = 0.5, tolerance = 0.1, source = 'measured', splits = true }"))
+    ce = {"seeds": 2, "variants": ["ce"]}
+    assert "agrees" in said(reproduce(str(quick), out=tmp_path / "splits", splits=True, **ce))  # type: ignore[arg-type]
+    table = said(reproduce(str(quick), out=tmp_path / "one", splits=False, **ce))  # type: ignore[arg-type]
+    assert "not compared, it is over several splits; use --splits" in table
+
+
+def test_large_data_keep_their_split(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SMALL", 10)
+    folder = reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "runs")
+    assert load_recipe(folder / "ce-1").data.split_seed == 0
+
+
+def test_a_run_that_serves_all_seeds_keeps_the_split(tmp_path: Path, quick: Path) -> None:
+    first = tmp_path / "first"
+    first.mkdir()
+    quick.write_text("[needs]\nfirst = " + json.dumps(str(first)) + RECIPE)
+    folder = reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "runs")
+    assert load_recipe(folder / "ce-1").data.split_seed == 0
+    with pytest.raises(UserError, match=r"needs\.first is one run for all seeds.*--no-splits"):
+        reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "others", splits=True)
+
+
+@pytest.mark.parametrize("program", ["/somewhere/evenhand", "/somewhere/evenhand/__main__.py"])
+def test_the_command_in_a_table_runs_again(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    out = tmp_path / "it's a folder"
+    words = ["reproduce", str(quick), "--seeds", "1", "--variant", "ce", "--out", str(out)]
+    words += ["--set", 'about=two words and "quotes"', "--set", 'data.augment=["crop", "flip"]']
+    monkeypatch.setattr(sys, "argv", [program, *words])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    program, *again = shlex.split(next(line for line in said(out).splitlines() if line.startswith("    ")))
+    assert (program, again) == ("evenhand", words)
+    assert CliRunner().invoke(app, again).exit_code == 0
+    assert load_recipe(out / "ce-0").about == 'two words and "quotes"'
+
+
+def test_who_interrupts_it_learns_how_to_go_on(quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(_: Recipe) -> None:
+        raise KeyboardInterrupt("runs/ce-0 is saved at step 3; --resume continues")
+
+    monkeypatch.setattr(module, "train", stopped)
+    result = CliRunner().invoke(app, ["reproduce", str(quick), "--out", str(tmp_path / "runs")])
+    assert result.exit_code == 130
+    assert "repeat the same command" in result.stderr
+    assert "--resume" not in result.stderr

@@ -1,4 +1,4 @@
-"""What run folders hold, and records that differ only in their seed put together."""
+"""What run folders hold, and records that differ only in their seed, and the split that goes with it, put together."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class RunRecord:
     def seed(self) -> Any:
         recipe = self.recipe or {}
         return recipe.get("seed", recipe.get("run", {}).get("seed"))
+
+    @property
+    def split_seed(self) -> Any:
+        """Of the data's split; None if unknown."""
+        return (self.recipe or {}).get("data", {}).get("split_seed")
 
     @property
     def label(self) -> str:
@@ -89,7 +94,7 @@ def finite(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed; or in their seed and their split, which then has the same number."""
 
     name: str
     records: tuple[RunRecord, ...]
@@ -128,12 +133,14 @@ class RunGroup:
 
     @property
     def size(self) -> str:
-        """``3 seeds``; ``2 of 3 seeds`` if one was not measured; ``runs`` if a seed repeats or is unknown."""
+        """``3 seeds``; ``3 seeds and splits`` if each split the data anew; ``2 of 3 seeds`` if one was not measured;
+        ``runs`` if a seed repeats or is unknown."""
         seeds = [r.seed for r in self.records]
         noun = "seed" if None not in seeds and len({*map(str, seeds)}) == len(seeds) else "run"
         total, done = len(self.records), len(self.measured)
         count = f"{done} of {total}" if 0 < done < total else str(total)
-        return f"{count} {noun}{'s' if total > 1 else ''}"
+        varied = len({str(r.split_seed) for r in self.records}) > 1
+        return f"{count} {noun}{'s' if total > 1 else ''}{' and splits' if varied else ''}"
 
     def parts(self, key: str) -> list[Any]:
         """One part of measure.json, from every run that has it."""
@@ -158,12 +165,30 @@ def by_task(told: Iterable[Told]) -> dict[Task, list[Told]]:
 def comparable(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe without what may differ between repetitions of one experiment: the seed, and what changes no result.
 
-    A seed elsewhere (data.seed, the split) makes other data and hence another experiment.
+    The split stays: it is another experiment's, unless it goes with the seed (see ``group_runs``).
     """
     kept = {key: value for key, value in recipe.items() if key not in ("name", "seed", *WITHOUT_EFFECT["recipe"])}
     if "run" in kept:
         kept["run"] = {key: value for key, value in kept["run"].items() if key not in ("seed", *WITHOUT_EFFECT["run"])}
     return kept
+
+
+def _but_for_the_split(recipe: dict[str, Any]) -> dict[str, Any]:
+    kept = comparable(recipe)
+    data = kept.get("data")
+    if isinstance(data, dict):
+        kept["data"] = {key: value for key, value in data.items() if key != "split_seed"}
+    return kept
+
+
+def _by_split(alike: list[RunRecord]) -> list[list[RunRecord]]:
+    """Records of one recipe: those of a split that several seeds share, and those whose seeds split the data anew."""
+    shared = {str(r.split_seed) for r in alike if r.split_seed is None or r.split_seed != r.seed}
+    parts: dict[str | None, list[RunRecord]] = {}
+    for record in alike:
+        split = str(record.split_seed)
+        parts.setdefault(split if split in shared else None, []).append(record)
+    return list(parts.values())
 
 
 def _group_name(records: Sequence[RunRecord]) -> str:
@@ -180,11 +205,11 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
     """Runs of one task with one recipe (apart from the seed), measured in one way, in the order given."""
     by_recipe: dict[str, list[RunRecord]] = {}
     for record in records:
-        recipe = {"unknown": str(record.folder)} if record.recipe is None else comparable(record.recipe)
+        recipe = {"unknown": str(record.folder)} if record.recipe is None else _but_for_the_split(record.recipe)
         key = json.dumps([record.task.name, recipe], sort_keys=True, default=str)
         by_recipe.setdefault(key, []).append(record)
     bundles: list[list[RunRecord]] = []
-    for same in by_recipe.values():
+    for same in (part for alike in by_recipe.values() for part in _by_split(alike)):
         ways: dict[str, list[RunRecord]] = {}
         for record in sorted(same, key=lambda r: r.measure is None):
             measure = record.measure or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tomllib
@@ -16,16 +17,29 @@ from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Run
-from evenhand.run.tables import flatten, literal, merge, put, to_toml
+from evenhand.run.tables import (
+    explained as explained,
+)
+from evenhand.run.tables import (
+    flatten,
+    merge,
+    parse_override,
+    put,
+    to_toml,
+    without_expectations,
+)
 from evenhand.settings import WITHOUT_EFFECT, Settings
 
 
 class Expected(Settings):
-    """A number to compare with, and who says so."""
+    """A number to compare with, and who says so. It belongs to the settings it was made for."""
 
     value: float
     tolerance: float = Field(..., ge=0, description="half-width that still counts as agreement")
     source: Literal["authors", "measured"]
+    seeds: list[int] = Field([], description="of the runs that it is the mean of")
+    splits: bool = Field(False, description="each of them had a split of its own, as with reproduce --splits")
+    date: str = Field("", description="on which it was measured")
 
 
 class Need(Settings):
@@ -67,10 +81,7 @@ class Recipe(Settings):
 
     def changed(self, overrides: Mapping[str, Any]) -> Recipe:
         """This recipe with some values set, as ``{"run.seed": 1}``."""
-        tree = self.model_dump()
-        for key, value in overrides.items():
-            put(tree, key, value)
-        return validate(tree, "recipe") if overrides else self
+        return validate(_laid_over(self.model_dump(), overrides), "recipe") if overrides else self
 
     def toml(self) -> str:
         """The whole tree, defaults filled in."""
@@ -88,29 +99,6 @@ def essence(tree: Mapping[str, Any]) -> dict[str, Any]:
 def digest(tree: Mapping[str, Any]) -> str:
     """Of a tree as it is written, whatever defaults a later version has."""
     return hashlib.sha256(json.dumps(essence(tree), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def explained(recipe: Recipe) -> str:
-    """The recipe as TOML, defaults filled in, each key with its meaning."""
-    return _explain(recipe, "").lstrip("\n")
-
-
-def _explain(table: BaseModel, name: str) -> str:
-    text, inner = f"\n[{name}]\n" if name else "", ""
-    for key, field in type(table).model_fields.items():
-        value = getattr(table, key)
-        path = f"{name}.{key}" if name else key
-        if isinstance(value, BaseModel):
-            inner += _explain(value, path)
-        elif key == "variants":
-            inner += f"\n# variants: {', '.join(value)}\n" if value else ""
-        elif isinstance(value, dict):
-            tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
-            inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
-        else:
-            line = f"# {key} = " if value is None else f"{key} = {literal(value)}"
-            text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
-    return text + inner
 
 
 def recipe_names() -> list[str]:
@@ -143,7 +131,7 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
     if ":" in name and not Path(name).exists():
         name, _, variant = name.rpartition(":")
     tree = _read(name)
-    changes: dict[str, Any] = {}
+    changes = dict(overrides if isinstance(overrides, Mapping) else (parse_override(text) for text in overrides))
     if variant:
         known = tree.get("variants", {})
         if variant not in known:
@@ -151,15 +139,45 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
             raise UserError(f"recipe '{name}' has no variant '{variant}'; {hint}")
         if not isinstance(known[variant], Mapping):
             raise UserError(f"{name}: variants.{variant} = {known[variant]!r} is a value; write a table of overrides")
-        changes |= flatten(known[variant])
-    changes |= overrides if isinstance(overrides, Mapping) else dict(parse_override(text) for text in overrides)
-    if "run.folder" not in changes and "folder" not in tree.get("run", {}):
-        seed = changes.get("run.seed", tree.get("run", {}).get("seed", 0))
+        tree = _laid_over(tree, flatten(known[variant]))
+    run = tree.get("run", {})
+    if isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
         stem = Path(name).stem if Path(name).suffix else Path(name).name
+        seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
+    return validate(_laid_over(tree, changes), name)
+
+
+def _laid_over(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with some values set, as ``{"run.seed": 1}``; what was expected of another result does not stay."""
+    new = copy.deepcopy(tree)
     for key, value in changes.items():
-        put(tree, key, value)
-    return validate(tree, name)
+        put(new, key, value)
+    expected = new.get("expect")
+    if "expect" in changes or not isinstance(expected, dict) or not tree.get("expect") or _same_results(tree, new):
+        return new
+    own = {key.split(".")[1] for key in changes if key.startswith("expect.")}
+    return {**new, "expect": {metric: value for metric, value in expected.items() if metric in own}}
+
+
+def _same_results(under: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether two trees are repetitions of one experiment; the split is compared by who compares numbers."""
+    try:
+        after = _experiment(new)
+    except UserError:
+        return True  # nothing is taken away from what is wrong, so that it is told of as it was written
+    try:
+        return _experiment(under) == after
+    except UserError:
+        return False
+
+
+def _experiment(tree: dict[str, Any]) -> dict[str, Any]:
+    """All that can change a result but the seeds, over which results are averaged."""
+    kept = validate(tree, "recipe").essence()
+    kept["run"].pop("seed")
+    kept["data"].pop("split_seed")
+    return kept
 
 
 def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -176,7 +194,9 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     base = str(tree.pop("base"))
     if base in (*above, name):
         raise UserError(f"{name}: base = '{base}' leads back to itself; name another recipe")
-    return merge(_read(base, (*above, name)), tree)
+    under = _read(base, (*above, name))
+    another = not _same_results(under, merge(under, tree))
+    return merge(without_expectations(under, tree, another=another), tree)
 
 
 def smoke_recipe(name: str) -> Recipe:
@@ -198,17 +218,6 @@ def validate(tree: dict[str, Any], name: str) -> Recipe:
     except ValidationError as error:
         where = ("method",) if error.title == table.__name__ else ()
         raise UserError(f"{name}: {_one_line(error, where, table)}") from error
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """``key=value`` with a TOML value; what is not TOML is a string."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise UserError(f"--set '{text}' is not key=value; write for example --set run.epochs=5")
-    try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except ValueError:
-        return key.strip(), value.strip()
 
 
 def _one_line(error: ValidationError, where: tuple[str, ...], method: type[BaseModel]) -> str:

@@ -25,11 +25,14 @@ from evenhand.report.records import by_task, group_runs
 from evenhand.report.tables import summary_table
 from evenhand.report.terminal import print_tables
 from evenhand.report.verdict import task_cautions
-from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.opening import read_data
+from evenhand.run.recipe import Expected, Recipe, load_recipe
+from evenhand.run.tables import differences
 from evenhand.run.training import train
 from evenhand.tasks import task_named
 
 DEMO = ("ce", "ce-drw", "ce-drw-sam")
+SMALL = 20_000  # training samples below which the luck of the split is as large as that of the seed
 
 
 def reproduce(
@@ -41,11 +44,15 @@ def reproduce(
     overrides: Iterable[str] = (),
     out: Path | None = None,
     jobs: int = 1,
+    splits: bool | None = None,
 ) -> Path:
     """Train what is missing, compare with [expect], write ``table.md`` and ``report.html``; returns the folder.
 
-    Runs that are complete are kept and paused ones go on, so the command can be repeated until it is done.
+    Runs that are complete are kept and paused ones go on, so the command can be repeated until it is done. With
+    ``splits`` every seed also splits the data anew (data.split_seed), so that the spread has both in it; by default
+    where the data are few.
     """
+    overrides = list(overrides)
     name, _, chosen = name.partition(":") if not Path(name).exists() else (name, "", "")
     known = list(load_recipe(name).variants)
     wanted = list(variants or ([chosen] if chosen else known or [""]))
@@ -53,14 +60,17 @@ def reproduce(
         if variant and variant not in known:
             raise UserError(f"recipe '{name}' has no variant '{variant}'; {did_you_mean(variant, known)}")
     folder = out or Path("runs") / f"reproduce-{Path(name).stem}"
+    written = {variant: load_recipe(f"{name}:{variant}" if variant else name) for variant in wanted}
+    asked = [load_recipe(f"{name}:{variant}" if variant else name, overrides) for variant in wanted]
+    splits = _splits(asked) if splits is None else _can_split(asked) if splits else False
     recipes = {
-        folder / f"{variant or Path(name).stem}-{seed}": _recipe(name, variant, seed, overrides, folder)
+        folder / f"{variant or Path(name).stem}-{seed}": _recipe(name, variant, seed, overrides, folder, splits=splits)
         for seed in range(first_seed, first_seed + seeds)
         for variant in wanted
     }
     train_all([recipe for path, recipe in recipes.items() if not _done(path, recipe)], jobs)
     runs = sorted(recipes, key=lambda path: wanted.index(path.name.rpartition("-")[0]) if wanted != [""] else 0)
-    _conclude(folder, runs, recipes)
+    _conclude(folder, runs, recipes, {variant or Path(name).stem: recipe for variant, recipe in written.items()})
     return folder
 
 
@@ -68,24 +78,54 @@ def demo(out: Path, overrides: Iterable[str] = ()) -> Path:
     """Plain training, re-weighting, and re-weighting with flat minima on long-tailed Fashion-MNIST."""
     say = Console()
     say.print("[bold]Fashion-MNIST, made long-tailed (imbalance 100): can rare classes be recognised too?[/]")
-    return reproduce("fashion-lt", seeds=1, variants=DEMO, overrides=overrides, out=out)
+    return reproduce("fashion-lt", seeds=1, variants=DEMO, overrides=overrides, out=out, splits=False)
 
 
-def _recipe(name: str, variant: str, seed: int, overrides: Iterable[str], folder: Path) -> Recipe:
+def _recipe(name: str, variant: str, seed: int, overrides: list[str], folder: Path, *, splits: bool) -> Recipe:
     run = folder / f"{variant or Path(name).stem}-{seed}"
     place = [f"run.seed={seed}", f"run.folder={json.dumps(str(run))}", "run.resume=true"]
+    place += [f"data.split_seed={seed}"] * splits
     return load_recipe(f"{name}:{variant}" if variant else name, [*overrides, *place])
+
+
+def _splits(recipes: list[Recipe]) -> bool:
+    """Whether every seed has a split of its own where nothing is said: if the data are few, and all else can follow."""
+    try:
+        _can_split(recipes)
+    except UserError:
+        return False
+    return len(read_data(recipes[0]).labelled) < SMALL
+
+
+def _can_split(recipes: list[Recipe]) -> bool:
+    """True; a run that stays the same over the seeds may have been trained on what another split tests."""
+    for recipe in recipes:
+        for name, need in recipe.needs.items():
+            if name == "annotator" or Path(need.recipe).is_dir():
+                raise UserError(f"--splits: needs.{name} is one run for all seeds, of one split; use --no-splits")
+    return True
 
 
 def _done(folder: Path, recipe: Recipe) -> bool:
     if not (folder / "measure.json").exists():
         return False
     if load_recipe(folder / "recipe.toml").digest() != recipe.digest():
-        raise UserError(f"{folder} holds a run of another recipe: remove it, or choose another --out")
+        keys = ", ".join(differences(load_recipe(folder / "recipe.toml").essence(), recipe.essence())[:5])
+        raise UserError(
+            f"{folder} holds a run of another recipe, which differs in {keys}: remove it, or choose another --out"
+        )
     return True
 
 
 def train_all(recipes: list[Recipe], jobs: int) -> None:
+    """Train them, some at a time; whoever interrupts it learns how to go on."""
+    try:
+        _train_all(recipes, jobs)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt("Runs are saved as far as they came: repeat the same command to go on") from stop
+
+
+def _train_all(recipes: list[Recipe], jobs: int) -> None:
     say = Console(stderr=True)
     if jobs == 1:
         for number, recipe in enumerate(recipes, 1):
@@ -101,17 +141,17 @@ def train_all(recipes: list[Recipe], jobs: int) -> None:
             say.print(f"[dim]{number}/{len(recipes)}[/] {finished.result().name}", highlight=False)
 
 
-def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> None:
+def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe], written: dict[str, Recipe]) -> None:
     records = [load_run(run) for run in runs]
     say = Console()
     print_tables(records)
-    verdicts = _compare(recipes)
+    verdicts = _compare(recipes, written)
     for line in verdicts:
         say.print(line, highlight=False)
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     head = (
         f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, "
-        f"seeds {sorted({r.run.seed for r in recipes.values()})}\n\n    {command}\n\n"
+        f"seeds {sorted({r.run.seed for r in recipes.values()})}, {_split_said(recipes)}\n\n    {command}\n\n"
     )
     tables = "\n".join(summary_table(same).to_markdown() for same in by_task(records).values())
     remarks = verdicts + task_cautions(group_runs(records))
@@ -121,29 +161,67 @@ def _conclude(folder: Path, runs: list[Path], recipes: dict[Path, Recipe]) -> No
     say.print(f"table: {folder / 'table.md'}\nreport: {page}", highlight=False)
 
 
-def _compare(recipes: dict[Path, Recipe]) -> list[str]:
-    """One line for each expected number: the mean over seeds beside it."""
+def _split_said(recipes: dict[Path, Recipe]) -> str:
+    """What the spread of the table has in it."""
+    used = {recipe.data.split_seed for recipe in recipes.values()}
+    if len(used) == 1:
+        return f"one split of the data (data.split_seed {used.pop()})"
+    if len({_digests(path) for path in recipes}) == 1:
+        return "one split of the data, which is given"
+    return "each with its own split of the data (data.split_seed)"
+
+
+def _digests(run: Path) -> str:
+    """Of all that a run trained and was tested on."""
+    streams = json.loads((run / "streams.json").read_text())
+    return json.dumps({name: stream["digest"] for name, stream in streams.items()}, sort_keys=True)
+
+
+def _compare(recipes: dict[Path, Recipe], written: dict[str, Recipe]) -> list[str]:
+    """One line for each expected number: the mean over seeds beside it; and one where there is nothing to compare."""
     by_variant: dict[str, list[Path]] = {}
     for path in recipes:
         by_variant.setdefault(path.name.rpartition("-")[0], []).append(path)
     lines = []
     for variant, paths in by_variant.items():
+        recipe, as_written = recipes[paths[0]], written[variant]
+        if as_written.expect.keys() - recipe.expect.keys():
+            seeds = {"run.seed", "data.split_seed"}
+            keys = [key for key in differences(as_written.essence(), recipe.essence()) if key not in seeds]
+            lines.append(f"{variant}: its expected numbers are left out, they were made without {', '.join(keys)}")
         measured = [json.loads((path / "measure.json").read_text()) for path in paths]
-        for metric, expected in recipes[paths[0]].expect.items():
+        for metric, expected in recipe.expect.items():
             mean = statistics.fmean(_number(table, metric) for table in measured)
-            agrees = abs(mean - expected.value) <= expected.tolerance
+            agrees = "agrees" if abs(mean - expected.value) <= expected.tolerance else "DIFFERS"
             lines.append(
                 f"{variant}: {metric} {mean:.3f}, expected {expected.value:.3f} ± {expected.tolerance:.3f} "
-                f"({expected.source}): {'agrees' if agrees else 'DIFFERS'}"
+                f"({_origin(expected)}): {_other_split(expected, as_written, recipes, paths) or agrees}"
             )
     return lines
 
 
+def _origin(expected: Expected) -> str:
+    seeds = [f"seeds {', '.join(map(str, expected.seeds))}"] * bool(expected.seeds)
+    return ", ".join([expected.source, *seeds, *[expected.date] * bool(expected.date)])
+
+
+def _other_split(expected: Expected, written: Recipe, recipes: dict[Path, Recipe], paths: list[Path]) -> str:
+    """Why a number of ours does not compare with these runs; empty if it does. Authors have splits of their own."""
+    if expected.source == "authors":
+        return ""
+    one = all(recipes[path].data.split_seed == written.data.split_seed for path in paths)
+    if expected.splits and one and len(paths) > 1:
+        return "not compared, it is over several splits; use --splits"
+    given = len(paths) > 1 and len({_digests(path) for path in paths}) == 1  # no seed changes it
+    return "" if expected.splits or one or given else "not compared, it is of one split; use --no-splits"
+
+
 def _number(measured: dict[str, Any], key: str) -> float:
-    """A number of measure.json by its metric's key, as it stands there."""
-    metric, found = task_named(measured["task"]).metric(key), measured
-    for part in metric.path:
-        found = found.get(part) if isinstance(found, dict) else None  # type: ignore[assignment]
+    """A number of measure.json as it stands there, by its metric's key or by its own."""
+    known = {metric.key: metric.path for metric in task_named(measured["task"]).metrics}
+    found: Any = measured
+    for part in known.get(key, (key,)):
+        found = found.get(part) if isinstance(found, dict) else None
     if not isinstance(found, float):
-        raise UserError(f"[expect] names '{key}', which was not measured in this run")
+        raise UserError(f"[expect] names '{key}', which was not measured in this run; {did_you_mean(key, known)}")
     return found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from evenhand.errors import UserError
+from evenhand.settings import WITHOUT_EFFECT
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -69,3 +73,55 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The keys in which two trees differ."""
     a, b = flatten(one), flatten(other)
     return [key for key in {**a, **b} if a.get(key) != b.get(key)]
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """``key=value`` with a TOML value; what is not TOML is a string."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise UserError(f"--set '{text}' is not key=value; write for example --set run.epochs=5")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except ValueError:  # TOML's own, or a number that is too long for Python to read
+        return key.strip(), value.strip()
+
+
+def without_expectations(base: Mapping[str, Any], over: Mapping[str, Any], *, another: bool) -> dict[str, Any]:
+    """A base without the numbers that are not of the recipe laid over it (``another``), variant by variant."""
+    kept = {key: value for key, value in base.items() if key != "expect" or not another}
+    variants = dict(base.get("variants", {}))
+    for name, table in variants.items():
+        changes = over.get("variants", {}).get(name)
+        changed = isinstance(changes, Mapping) and any(map(_has_effect, flatten(changes)))
+        if isinstance(table, Mapping) and (another or changed):
+            variants[name] = {key: value for key, value in table.items() if key != "expect"}
+    return {**kept, "variants": variants}
+
+
+def _has_effect(key: str) -> bool:
+    """Whether a key can change a result."""
+    table, _, rest = key.partition(".")
+    return table not in WITHOUT_EFFECT["recipe"] and not (table == "run" and rest in WITHOUT_EFFECT["run"])
+
+
+def explained(recipe: BaseModel) -> str:
+    """The recipe as TOML, defaults filled in, each key with its meaning."""
+    return _explain(recipe, "").lstrip("\n")
+
+
+def _explain(table: BaseModel, name: str) -> str:
+    text, inner = f"\n[{name}]\n" if name else "", ""
+    for key, field in type(table).model_fields.items():
+        value = getattr(table, key)
+        path = f"{name}.{key}" if name else key
+        if isinstance(value, BaseModel):
+            inner += _explain(value, path)
+        elif key == "variants":
+            inner += f"\n# variants: {', '.join(value)}\n" if value else ""
+        elif isinstance(value, dict):
+            tree = {k: v.model_dump() if isinstance(v, BaseModel) else v for k, v in value.items()}
+            inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
+        else:
+            line = f"# {key} = " if value is None else f"{key} = {literal(value)}"
+            text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
+    return text + inner
