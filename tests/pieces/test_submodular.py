@@ -337,3 +337,9 @@ def test_vap_of_a_constant_model_is_zero_and_starts_is_checked() -> None:
     assert torch.equal(vap_score(net, torch.randn(4, 6)), torch.zeros(4))
     with pytest.raises(ValueError, match="starts=0"):
         vap_score(net, torch.randn(4, 6), starts=0)
+
+
+def test_uncertainties_of_any_size_are_scaled() -> None:
+    p, u = pool(60)
+    expected = submodular_select(p, u, 20)
+    assert submodular_select(p, 2.0**-60 * u, 20) == submodular_select(p, 2.0**60 * u, 20) == expected

@@ -32,12 +32,11 @@ def central_samples(
         total = torch.zeros_like(centres)
         for part, where, w in zip(x.split(BLOCK), nearest.split(BLOCK), weights.split(BLOCK), strict=True):
             total.index_add_(0, where, part * w[:, None])
-        centres = torch.where(
-            mass[:, None] > 0, total / mass.clamp_min(torch.finfo(x.dtype).tiny)[:, None], centres
-        )  # empty ones stay
+        mean = total / mass.clamp_min(torch.finfo(x.dtype).tiny)[:, None]
+        centres = torch.where(mass[:, None] > 0, mean, centres)  # empty ones stay
     picks: list[int] = []
     free = x.new_zeros(len(x))
-    for centre in mass[:, 0].sort(descending=True, stable=True).indices:
+    for centre in mass.sort(descending=True, stable=True).indices:
         picks.append(int((_squares(x, centres[centre : centre + 1])[:, 0] + free).argmin()))
         free[picks[-1]] = torch.inf
     return picks

@@ -117,9 +117,11 @@ def submodular_picks(
     if not check_budget(budget, len(u)):
         return
     gamma = 1 - alpha - beta if alpha + beta < 1 - 1e-9 else 0.0
-    u = _scale(float(u.max() - u.min())) * (u - u.min())
-    per_divergence = _scale(pairs.largest_divergence()) if beta else 0.0
-    per_cover = _scale(math.log(pairs.largest_gap() / OFFSET)) / len(u) if gamma or not alpha else 0.0
+    # Min-max scaling; the smallest divergence is 0 and the smallest gap OFFSET, a sample's to itself.
+    u = (u - u.min()) / (u.max() - u.min()) if u.max() > u.min() else torch.zeros_like(u)
+    per_divergence = _inverse(pairs.largest_divergence(), noise=1e-12) if beta else 0.0
+    reach = math.log(pairs.largest_gap() / OFFSET) if gamma or not alpha else 0.0
+    per_cover = _inverse(reach, noise=1e-6) / len(u)
 
     divergence, nearest = torch.full_like(u, math.inf), torch.full_like(u, FARTHEST)
     diversity, cover = torch.zeros_like(u), torch.zeros_like(u)
@@ -160,6 +162,6 @@ def _first(gain: Tensor, tie: float) -> int:
     return int((gain >= gain.max() - tie).nonzero()[0])
 
 
-def _scale(width: float) -> float:
-    """1 / width; 0 where all values are equal and min-max scaling has nothing to scale."""
-    return 1 / width if width > 1e-12 else 0.0
+def _inverse(width: float, noise: float) -> float:
+    """1 / width; 0 if that is but the rounding of equal predictions, which scaling must not blow up."""
+    return 1 / width if width > noise else 0.0
