@@ -83,7 +83,7 @@ def main() -> None:
         for n in sizes:
             with multiprocessing.get_context("spawn").Pool(1) as worker:
                 clock, busy, extra = worker.apply(one, (name, n))
-            cells.append(f" {clock:.2g} ({busy:.2g}) | {extra:.0f} |")
+            cells.append(f" {clock:.3g} ({busy:.3g}) | {extra:.0f} |")
         print(f"| {name} |" + "".join(cells), flush=True)
 
 
