@@ -24,7 +24,9 @@ def central_samples(
     weights = (weights / weights.max() if weights.any() else torch.ones_like(weights)).to(x)
     centres, assigned = _seeds(x, weights, clusters, generator), None
     for _ in range(iterations):
-        nearest = torch.cat([_squares(part, centres).argmin(1) for part in x.split(BLOCK)])  # (N,)
+        nearest = torch.cat(
+            [_squares(part, centres, part.square().sum(1)).argmin(1) for part in x.split(BLOCK)]
+        )  # (N,)
         if assigned is not None and torch.equal(nearest, assigned):
             break
         assigned = nearest
@@ -35,26 +37,26 @@ def central_samples(
         mean = total / mass.clamp_min(torch.finfo(x.dtype).tiny)[:, None]
         centres = torch.where(mass[:, None] > 0, mean, centres)  # empty ones stay
     picks: list[int] = []
-    free = x.new_zeros(len(x))
+    own, free = x.square().sum(1), x.new_zeros(len(x))
     for centre in mass.sort(descending=True, stable=True).indices:
-        picks.append(int((_squares(x, centres[centre : centre + 1])[:, 0] + free).argmin()))
+        picks.append(int((_squares(x, centres[centre : centre + 1], own)[:, 0] + free).argmin()))
         free[picks[-1]] = torch.inf
     return picks
 
 
 def _seeds(x: Tensor, weights: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
     """(clusters, d) k-means++: each next one drawn in proportion to weight times squared distance to those before."""
-    chosen = [draw(weights, generator)]
-    distance = _squares(x, x[chosen])[:, 0]
+    chosen, own = [draw(weights, generator)], x.square().sum(1)
+    distance = _squares(x, x[chosen], own)[:, 0]
     while len(chosen) < clusters:
         odds = weights * distance
         odds[chosen] = 0
         left = odds if odds.any() else torch.ones_like(odds).index_fill(0, torch.tensor(chosen).to(x.device), 0)
         chosen.append(draw(left, generator))
-        distance = torch.minimum(distance, _squares(x, x[chosen[-1:]])[:, 0])
+        distance = torch.minimum(distance, _squares(x, x[chosen[-1:]], own)[:, 0])
     return x[chosen]
 
 
-def _squares(x: Tensor, centres: Tensor) -> Tensor:
-    """(N, k) squared distances."""
-    return (x.square().sum(1)[:, None] - 2 * x @ centres.T + centres.square().sum(1)).clamp_min_(0)
+def _squares(x: Tensor, centres: Tensor, own: Tensor) -> Tensor:
+    """(N, k) squared distances; ``own`` (N,) are the squared norms of x, taken once."""
+    return (own[:, None] - x @ (2 * centres).T + centres.square().sum(1)).clamp_min_(0)

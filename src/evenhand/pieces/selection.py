@@ -101,14 +101,14 @@ def badge_select(probs: Tensor, features: Tensor, budget: int, *, generator: tor
     budget = check_budget(budget, len(p))
     residual = p - torch.nn.functional.one_hot(p.argmax(1), p.shape[1])
     free = torch.ones(len(p), dtype=torch.bool, device=p.device)
-    odds = residual.square().sum(1) * g.square().sum(1)  # squared norms
+    odds = norm = residual.square().sum(1) * g.square().sum(1)  # squared, of the embeddings
     picks: list[int] = []
     nearest = torch.full_like(odds, math.inf)
     while len(picks) < budget:
         if not picks:
             pick = int(odds.argmax())
         else:
-            nearest = torch.minimum(nearest, gradient_distances(residual, g, picks[-1]))
+            nearest = torch.minimum(nearest, gradient_distances(residual, g, norm, picks[-1]))
             odds = nearest * free
             pick = draw(odds, generator) if odds.any() else int(free.nonzero()[0])
         picks.append(pick)
@@ -116,9 +116,8 @@ def badge_select(probs: Tensor, features: Tensor, budget: int, *, generator: tor
     return picks
 
 
-def gradient_distances(a: Tensor, b: Tensor, j: int) -> Tensor:
-    """(N,) ``||a_i b_i' - a_j b_j'||^2 = |a_i|^2 |b_i|^2 + |a_j|^2 |b_j|^2 - 2 (a_i . a_j) (b_i . b_j)``."""
-    norm = a.square().sum(1) * b.square().sum(1)
+def gradient_distances(a: Tensor, b: Tensor, norm: Tensor, j: int) -> Tensor:
+    """(N,) ``||a_i b_i' - a_j b_j'||^2 = norm_i + norm_j - 2 (a_i . a_j) (b_i . b_j)``, norm = ``|a|^2 |b|^2``."""
     square = norm + norm[j] - 2 * (a @ a[j]) * (b @ b[j])
     return square.where(square > 8 * torch.finfo(b.dtype).eps * (norm + norm[j]), 0.0)  # less is rounding of equal ones
 
