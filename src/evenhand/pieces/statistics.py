@@ -21,3 +21,15 @@ def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.track_running_stats = True
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards every submodule is back in its own mode, frozen ones too."""
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
