@@ -717,7 +717,7 @@ def test_a_class_with_one_image_is_told(data: Data, make: Any) -> None:
 @pytest.mark.parametrize(
     ("facts", "settings", "says"),
     [
-        ({"size": []}, {}, "the samples are texts or vectors"),
+        ({"size": [], "kind": "vectors"}, {}, "the samples are texts or vectors"),
         ({"size": [8, 9]}, {}, "images are 8 x 9, generators draw squares"),
         ({"size": [32, 32]}, {"trade_off": 0.5}, "needs a classifier"),
     ],

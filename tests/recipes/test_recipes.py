@@ -72,7 +72,7 @@ def commands(name: str) -> list[list[str]]:
     comments = "\n".join(line.lstrip("# ") for line in recipe_text(name).splitlines() if line.startswith("#"))
     lines = comments.replace("\\\n", " ").splitlines()
     typed = [line for line in lines if re.match(r"(evenhand|torchrun|python) ", line)]
-    return [shlex.split(part) for line in typed for part in line.split(" && ")]
+    return [shlex.split(part, comments=True) for line in typed for part in line.split(" && ")]
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -55,7 +55,7 @@ class Task(ABC):
 
     @abstractmethod
     def table(self, method: Any, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
-        """Everything the report shows of a held-out stream, as plain values."""
+        """Everything the report shows of a held-out stream, as plain values; arrays go to files of their own."""
 
     def watch(self, method: Any, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Numbers of streams whose labels nobody may see, at each evaluation."""
