@@ -267,3 +267,12 @@ def test_plots_are_well_formed_and_themed() -> None:
 def test_line_labels_keep_their_digits() -> None:
     svg = plots.plot_line_with_band([0.001, 0.002, 0.003], {"a": [[1, 2, 3]]})
     assert ">0.00125<" in svg or ">0.0015<" in svg or ">0.00150<" in svg
+
+
+def test_classes_that_the_split_lacks_are_named(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path, "a", absent=[2], recall=[0.9, 0.6, None], group_recall={"head": 0.9, "mid": 0.6, "tail": None}
+    )
+    text = render([load_run(run)])
+    assert "the test split has no sample of lynx; means and worst recall are over the other classes" in text
+    assert "has no sample of" not in render([load_run(make_run(tmp_path, "b"))])

@@ -125,7 +125,21 @@ class Reliability(BaseModel):
         return self
 
 
+def cautions(groups: Sequence[RunGroup]) -> list[str]:
+    """Classes that the split does not have, and what goes wrong with adaptation."""
+    told = []
+    for group in groups:
+        absent, classes = group.measure.get("absent") or (), group.measure["classes"]
+        names = [str(classes[k]) for k in absent if 0 <= k < len(classes)]
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            where = f"the {group.measure.get('split', '')} split has no sample of {', '.join(names[:5])}{more}"
+            told.append(f"{group.name}: {where}; means and worst recall are over the other classes.")
+    return told + adaptation.troubles(groups)
+
+
 class Parts(BaseModel):
+    absent: list[int] = []
     reliability: Reliability | None = None
     temperature: Temperature | None = None
     adaptation: Domains | None = None
@@ -141,7 +155,7 @@ SECTIONS = Sections(
         "Further numbers": numbers_section,
         "Adaptation": adaptation.section,
     },
-    cautions=adaptation.troubles,
+    cautions=cautions,
     parts=Parts,
     classes="Recall per class",
 )
