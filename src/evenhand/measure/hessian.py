@@ -10,8 +10,7 @@ first, to extreme eigenvalues of H.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from evenhand.measure.lanczos import Hessian, Loss, lanczos
+from evenhand.nets.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def sample_spectrum(
     parts = [
         (partial(_batch_loss, net, loss, images, labels, part), len(part) / len(rows)) for part in rows.split(chunk)
     ]
-    with _evaluating(net):
+    with evaluating(net):
         hessian = Hessian(parts, [p for p in net.parameters() if p.requires_grad])
         own = generator or torch.Generator().manual_seed(0)
         spectrum = _spectrum(hessian, steps, probes, own, reorthogonalise)
@@ -215,15 +215,3 @@ def _batch_loss(
     some = images[rows].to(like.device)
     seen = some.to(like.dtype) if some.is_floating_point() else some  # tokens are numbers of words
     return loss(net(seen), labels[rows].to(like.device))
-
-
-@contextmanager
-def _evaluating(net: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every submodule is back in its own mode, frozen ones too."""
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from evenhand.pieces.statistics import evaluating
+from evenhand.nets.modes import evaluating
 from evenhand.precision import without_tf32
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenhand.nets.modes import frozen_statistics
 from evenhand.pieces.norms import global_norm
-from evenhand.pieces.statistics import frozen_statistics
 from evenhand.pieces.wrapped import Wrapped
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes per number -> integers of that size

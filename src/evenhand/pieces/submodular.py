@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from evenhand.nets.modes import evaluating
 from evenhand.pieces.pairwise import FARTHEST, OFFSET, Pairs
 from evenhand.pieces.pool import check_budget, check_probs, check_scores
-from evenhand.pieces.statistics import evaluating
 from evenhand.pieces.vat import adversarial_direction
 from evenhand.precision import without_tf32
 

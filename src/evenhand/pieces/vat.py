@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from evenhand.pieces.statistics import frozen_statistics
+from evenhand.nets.modes import frozen_statistics
 from evenhand.precision import without_tf32
 
 STEP = 1e-3  # default size of d's elements: the authors' |d| = 1e-6 is rounding noise in float32

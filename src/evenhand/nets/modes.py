@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics, left alone for a pass that is not of the data."""
+"""A network's modes for a while: BatchNorm's running statistics left alone, or all of it in eval mode."""
 
 from __future__ import annotations
 
