@@ -105,6 +105,14 @@ def test_expected_numbers_are_compared(quick: Path, tmp_path: Path) -> None:
     assert "vs: " not in table
 
 
+def test_fewer_seeds_than_were_measured_may_lie_further_off(quick: Path, tmp_path: Path) -> None:
+    """The tolerance is a mean's over two seeds: of one seed it is sqrt(2) times as wide."""
+    ours = "{ value = 0.55, tolerance = 0.1, source = 'measured', seeds = [1, 2], date = '2026-11-16' }"
+    quick.write_text(expecting(ours))
+    table = said(reproduce(str(quick), seeds=1, out=tmp_path / "one", splits=False))
+    assert "ce: mean_recall 0.500, expected 0.550 ± 0.141 (measured, seeds 1, 2, 2026-11-16): agrees" in table
+
+
 def test_any_number_that_is_measured_may_be_expected(quick: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(MEASURED, "class_fid_mean", 43.4)
     number = "{ value = 43.41, tolerance = 5.0, source = 'authors' }"
