@@ -193,9 +193,8 @@ def _compare(recipes: dict[Path, Recipe], written: dict[str, Recipe]) -> list[st
         measured = [json.loads((path / "measure.json").read_text()) for path in paths]
         for metric, expected in recipe.expect.items():
             mean = statistics.fmean(_number(table, metric) for table in measured)
-            slack = expected.tolerance * math.sqrt(
-                max(1.0, len(expected.seeds) / len(paths))
-            )  # fewer seeds, more chance
+            fewer = max(1.0, len(expected.seeds) / len(paths))  # a mean over fewer seeds may lie further off
+            slack = expected.tolerance * math.sqrt(fewer)
             agrees = "agrees" if abs(mean - expected.value) <= slack else "DIFFERS"
             lines.append(
                 f"{variant}: {metric} {mean:.3f}, expected {expected.value:.3f} ± {slack:.3f} "
