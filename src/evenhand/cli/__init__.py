@@ -1,0 +1,50 @@
+"""The command line. Torch is imported inside commands, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from evenhand.cli import data, recipes, runs, training
+
+app = typer.Typer(
+    help="Even-handed models from uneven data: rare classes, few labels, other domains.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command("list")(recipes.list_)
+app.command()(recipes.show)
+app.command()(recipes.copy)
+app.command()(recipes.check)
+app.command()(training.train)
+app.command()(runs.measure)
+app.command()(runs.sample)
+app.command()(training.reproduce)
+app.command()(runs.report)
+app.command()(runs.hessian)
+app.command()(training.demo)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    from evenhand.errors import UserError, plain_warnings
+
+    if Path(sys.argv[0]).name == "__main__.py":  # python -m evenhand: runs and tables record what can be typed again
+        sys.argv[0] = "evenhand"
+    try:
+        with plain_warnings():
+            app()
+    except UserError as error:
+        print(f"evenhand: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"evenhand: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,68 @@
+"""What there is, and recipes: listed, shown, copied, checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenhand.cli.common import RecipeName, Set
+
+
+def list_() -> None:
+    """Methods, recipes, networks and data sets, one line each."""
+    from rich.console import Console
+
+    from evenhand.data.sets.catalogue import DATASETS
+    from evenhand.methods import METHODS, method_class
+    from evenhand.nets import NETS
+    from evenhand.run.recipe import load_recipe, recipe_names
+
+    out = Console()
+    out.print("[bold]methods[/]")
+    for name in METHODS:
+        out.print(f"  {name:14} {(sys.modules[method_class(name).__module__].__doc__ or '').splitlines()[0]}")
+    out.print("[bold]recipes[/]")
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        out.print(f"  {name:14} {recipe.about}", highlight=False)
+        if recipe.variants:
+            out.print(f"  {'':14} variants: {', '.join(recipe.variants)}", highlight=False)
+    out.print("[bold]networks[/]\n  " + ", ".join(NETS), highlight=False)
+    out.print("[bold]data sets[/]")
+    for row in DATASETS.values():
+        out.print(f"  {row.name:14} {row.about}", highlight=False)
+
+
+def show(name: RecipeName, set_: Set = None) -> None:
+    """A recipe with defaults filled in and every key explained."""
+    from evenhand.run.recipe import explained, load_recipe
+
+    print(explained(load_recipe(name, set_ or ())))
+
+
+def copy(
+    name: RecipeName,
+    file: Annotated[Path | None, typer.Argument(help="Default: NAME.toml here.")] = None,
+) -> None:
+    """Copy one of our recipes to a file of your own."""
+    from evenhand.errors import UserError
+    from evenhand.run.recipe import recipe_text, variant_text
+
+    base, _, variant = name.partition(":")
+    target = file or Path(f"{name.replace(':', '-')}.toml")
+    if target.exists():
+        raise UserError(f"{target} exists already: give another file name")
+    target.write_text(variant_text(base, variant) if variant else recipe_text(base))
+    print(f"{target}: edit it, then run: evenhand train {target}")
+
+
+def check(name: RecipeName, set_: Set = None) -> None:
+    """Types, files, class counts, and an estimate of memory and time; no training."""
+    from evenhand.run.check import check_recipe
+    from evenhand.run.recipe import load_recipe
+
+    problems = check_recipe(load_recipe(name, set_ or ()))
+    raise typer.Exit(2 if problems else 0)

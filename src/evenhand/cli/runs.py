@@ -1,0 +1,86 @@
+"""What one asks of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def measure(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    split: Annotated[str, typer.Option(help="test or val.")] = "test",
+    cas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE", help="Of a generator: train this classifier on drawn images, test it on real ones."
+        ),
+    ] = None,
+    cas_images: Annotated[int, typer.Option(min=1, help="Images drawn for --cas.")] = 10_000,
+) -> None:
+    """Per-class table, head/mid/tail and calibration of a run; or FID, precision, recall and class shares."""
+    from dataclasses import replace
+
+    from evenhand.errors import UserError
+    from evenhand.report.reading import load_run
+    from evenhand.report.tables import headline
+    from evenhand.report.terminal import print_tables
+    from evenhand.run.measuring import measure as measure_run
+
+    if cas is not None and split != "test":
+        raise UserError(f"--cas is tested on the test split: leave out --split {split}")
+    result = measure_run(run, split=split)
+    if cas is not None:
+        from evenhand.run.samples import classifier_score
+
+        result |= {"classifier_score": classifier_score(run, recipe=cas, count=cas_images)}
+    record = replace(load_run(run), measure=result)
+    print(f"{split}: {headline(record)}")
+    print_tables([record])
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(help="The folder of a generator's run.")],
+    class_: Annotated[str | None, typer.Option("--class", help="Class name. Default: every class.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 64,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: samples in the run's.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+) -> None:
+    """Images from a trained generator, a folder for each class, with a contact sheet."""
+    from evenhand.run.samples import sample_run
+
+    folder = sample_run(run, class_, count, out, seed=seed)
+    print(f"{folder}   look: {folder / 'contact-sheet.png'}")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
+) -> None:
+    """One self-contained HTML page, several runs side by side."""
+    from evenhand.report.page import write_report
+    from evenhand.report.reading import load_run, run_folders
+    from evenhand.report.records import group_runs
+    from evenhand.report.verdict import task_cautions
+
+    folders = run_folders(runs)
+    print(write_report(folders, out or runs[0] / "report.html"))
+    for line in task_cautions(group_runs(map(load_run, folders))):
+        print(line)
+
+
+def hessian(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    class_: Annotated[list[str] | None, typer.Option("--class", help="Class name, repeatable. Default: all.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="One spectrum of all classes together.")] = False,
+    checkpoints: Annotated[bool, typer.Option(help="Every checkpoint that run.keep_every kept.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Lanczos steps.")] = 64,
+    probes: Annotated[int, typer.Option(min=1, help="Random starts.")] = 1,
+    max_samples: Annotated[int, typer.Option(min=1, help="At most that many training images (of a class).")] = 512,
+) -> None:
+    """Curvature of each class's loss: smallest and largest eigenvalue, trace, density plots."""
+    from evenhand.run.curvature import study
+
+    how = {"steps": steps, "probes": probes, "max_samples": max_samples}
+    study(run, classes=class_, whole=whole, every_checkpoint=checkpoints, **how)

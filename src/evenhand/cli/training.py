@@ -1,0 +1,70 @@
+"""Commands that train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenhand.cli.common import RecipeName, Set, load, stoppable
+
+
+def train(
+    name: RecipeName,
+    set_: Set = None,
+    seed: Annotated[int | None, typer.Option(help="Same as --set run.seed=N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue where the run stopped.")] = False,
+) -> None:
+    """Train a recipe and measure it; under torchrun, on several processes."""
+    from evenhand import parallel
+    from evenhand.report.reading import load_run
+    from evenhand.report.terminal import print_tables
+    from evenhand.run import train as run_training
+
+    recipe = load(name, set_, seed=seed, resume=resume)
+    with stoppable():
+        folder = run_training(recipe)
+    if parallel.is_writer():
+        if (folder / "measure.json").exists():
+            print_tables([load_run(folder)])
+            print(f"run: {folder}   report: evenhand report {folder}")
+        else:
+            print(f"paused: {folder}   continue: evenhand train {folder} --resume")
+
+
+def reproduce(
+    name: RecipeName,
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="1 leaves out seed 0, on which settings were tried.")] = 0,
+    only: Annotated[list[str] | None, typer.Option("--variant", help="Only these variants.")] = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs and report.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; on a CPU, one for each core.")] = 1,
+    splits: Annotated[
+        bool | None,
+        typer.Option(help="Each seed splits the data anew, or all have one split. Default: anew if they are few."),
+    ] = None,
+) -> None:
+    """Train every variant of a recipe over several seeds, compare with [expect], write a report.
+
+    Repeat the same command to go on after an interruption: finished runs are kept.
+    """
+    from evenhand.run.reproduce import reproduce as run_all
+
+    with stoppable():
+        run_all(
+            name, seeds=seeds, first_seed=first_seed, variants=only, overrides=set_ or (), out=out, jobs=jobs,
+            splits=splits,
+        )  # fmt: skip
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("runs/demo"),
+    set_: Set = None,
+) -> None:
+    """The main job on built-in data: plain training against re-weighting and flat minima, with a report."""
+    from evenhand.run.reproduce import demo as run_demo
+
+    with stoppable():
+        run_demo(out, set_ or ())
