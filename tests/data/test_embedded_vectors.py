@@ -160,7 +160,7 @@ def test_grey_images_are_embedded_too(weights: str) -> None:
     ("network", "says"),
     [
         ("mobilenet_v3", "no network 'mobilenet_v3'; did you mean 'mobilenet_v2'"),
-        ("resnet50", "needs weights: write 'resnet50:path/to/file', or use mobilenet_v2"),
+        ("resnet34", "needs weights: write 'resnet34:path/to/file', or use mobilenet_v2, resnet18, resnet50"),
         ("resnet50:nowhere.pt", "weights 'nowhere.pt' are not a file"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from evenhand.cli import data, recipes, runs, training
+from evenhand.cli import data, predicting, recipes, runs, training
 
 app = typer.Typer(
     help="Even-handed models from uneven data: rare classes, few labels, other domains.",
@@ -24,6 +24,7 @@ app.command()(recipes.copy)
 app.command()(recipes.check)
 app.command()(training.train)
 app.command()(runs.measure)
+app.command()(predicting.predict)
 app.command()(runs.sample)
 app.command()(training.reproduce)
 app.command()(runs.report)

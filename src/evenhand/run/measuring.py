@@ -15,6 +15,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.stream import decoded_by
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
+from evenhand.run.folder import keep_temperature
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.selection import rules_of
 
@@ -53,6 +54,9 @@ def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
         **task.table(run.method, data.streams[split], batch=batch),
         **task.finish(run.method, data, run.folder, batch=batch),
     }
+    fitted = table.get("temperature", {}).get("value")
+    if final and fitted is None:
+        fitted = task.temperature(run.method, data.streams, batch=batch)
     if run.recipe.run.select_also:
         table["also"] = _measure_also(run, data, split)
     arrays = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, np.ndarray)}
@@ -63,6 +67,8 @@ def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
         path = run.folder / (FILE if final else f"measure{ending}.json")
         table |= _kept_score(path, table)
         atomic.write_json(path, table)
+        if final:
+            keep_temperature(run.folder, fitted)
     return table
 
 

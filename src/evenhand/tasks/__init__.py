@@ -65,6 +65,10 @@ class Task(ABC):
         """What looks wrong in them, kind by kind."""
         return {}
 
+    def temperature(self, method: Any, streams: Streams, *, batch: int = 512) -> float | None:
+        """What logits are divided by so that confidences are right; None where there are none, or no validation."""
+        return None
+
     def finish(self, method: Any, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         """What is measured once at the end besides the table, such as pictures put into the run's folder."""
         return {}

@@ -104,15 +104,23 @@ class Classify(Task):
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         return self._scaled(method, data.streams, batch) | self._domains(method, data, batch)
 
+    def temperature(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> float | None:
+        """What logits are to be divided by so that confidences are right on validation; None without one."""
+        from evenhand.measure.calibration import fit_temperature
+        from evenhand.measure.classification import predict_all
+
+        val = streams.get("val")
+        if val is None or val.labels is None or not len(val):
+            return None
+        return fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
+
     def _scaled(self, method: Recogniser, streams: Streams, batch: int) -> dict[str, Any]:
         """What a temperature makes of the calibration on the test split; it is fitted on validation, never there."""
-        from evenhand.measure.calibration import fit_temperature
-        from evenhand.measure.classification import evaluate, predict_all
+        from evenhand.measure.classification import evaluate
 
-        val, test = streams.get("val"), streams.get("test")
-        if val is None or test is None or val.labels is None or test.labels is None or not len(val):
+        test = streams.get("test")
+        if test is None or test.labels is None or (fitted := self.temperature(method, streams, batch=batch)) is None:
             return {}
-        fitted = fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
         found = evaluate(lambda x: method.predict(x) / fitted, test, batch=batch)
         numbers = found.scalars()
         return {
