@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from evenhand.cli import data, predicting, recipes, runs, training
+from evenhand.cli import data, exporting, predicting, recipes, runs, training
 
 app = typer.Typer(
     help="Even-handed models from uneven data: rare classes, few labels, other domains.",
@@ -25,6 +25,7 @@ app.command()(recipes.check)
 app.command()(training.train)
 app.command()(runs.measure)
 app.command()(predicting.predict)
+app.command()(exporting.export)
 app.command()(runs.sample)
 app.command()(training.reproduce)
 app.command()(runs.report)

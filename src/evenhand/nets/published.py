@@ -23,8 +23,10 @@ class FoldedResNet(ImageNetResNet):
     normalised by the batch, and no statistics follow the new images.
     """
 
-    def __init__(self, depth: int, *, num_classes: int, channels: int = 3, head: HeadKind = "linear") -> None:
-        super().__init__(depth, num_classes=num_classes, channels=channels, head=head)
+    def __init__(
+        self, depth: int, *, num_classes: int, channels: int = 3, head: HeadKind = "linear", width: int = 64
+    ) -> None:
+        super().__init__(depth, num_classes=num_classes, channels=channels, head=head, width=width)
         for module in list(self.modules()):
             for name, part in list(module.named_children()):
                 if isinstance(part, nn.BatchNorm2d):
@@ -39,12 +41,14 @@ class CaffeResNet(ImageNetResNet):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, depth: int, *, num_classes: int, head: HeadKind = "linear", channels: int = 3) -> None:
+    def __init__(
+        self, depth: int, *, num_classes: int, channels: int = 3, head: HeadKind = "linear", width: int = 64
+    ) -> None:
         if channels != 3:
             raise ValueError(
                 f"inputs is {channels}; a ResNet of Caffe's takes colour images (3): set data.grey = false"
             )
-        super().__init__(depth, num_classes=num_classes, head=head)
+        super().__init__(depth, num_classes=num_classes, head=head, width=width)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.eps = 1e-3
