@@ -95,6 +95,21 @@ def test_onnx_takes_framed_images_to_calibrated_probabilities(run: Path, photos:
     assert (plain - images(run, photos)[1]).abs().max() > 0.01  # what a forgotten temperature would give
 
 
+@pytest.mark.parametrize("kind", ["cosine", "transformer", "frozen"])
+def test_onnx_of_other_networks(kind: str, frozen: Path, photos: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra 'export'")
+    pytest.importorskip("onnxscript", reason="needs the extra 'export'")
+    method = {
+        "cosine": {"net": {"name": "resnet8"}, "loss": "ldam"},
+        "transformer": {"net": {"name": "vit-tiny", "depth": 1, "width": 16, "heads": 2, "size": 24}},
+    }
+    known = kind == "frozen"
+    run = frozen if known else trained(tmp_path / "run", {"set": str(photos), "size": 24}, **method[kind])
+    raw, expected = images(run, photos)
+    found = onnxruntime.InferenceSession(export(run, out=tmp_path)).run(None, {"images": raw.numpy()})[0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE, rtol=0)
+
+
 def test_torch_export_has_any_batch(run: Path, photos: Path, tmp_path: Path) -> None:
     path = export(run, format="torch", out=tmp_path)
     told = {"about.json": ""}
@@ -180,7 +195,7 @@ def test_tables(tmp_path: Path) -> None:
 def test_texts_keep_their_words(tmp_path: Path) -> None:
     net = {"name": "text-mean", "width": 8}
     run = trained(tmp_path / "run", {"set": "phrases", "text": {"length": 8}}, net=net)
-    with pytest.raises(UserError, match="a model of texts needs its vocabulary .*--format safetensors"):
+    with pytest.raises(UserError, match=r"a model of texts needs its vocabulary .*--format safetensors"):
         export(run, format="torch")
     assert not list((run / "export").glob("model*"))
     with safe_open(export(run, format="safetensors"), "pt") as file:

@@ -184,7 +184,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     content = read_text(path)
-    csv.field_size_limit(len(content) + 1)
+    csv.field_size_limit(max(csv.field_size_limit(), len(content) + 1))
     first = content.partition("\n")[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if first.count(";") > first.count(",") else ","
     rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, skipinitialspace=True))
