@@ -32,8 +32,8 @@ NOT_NUMBERS = ("label", "split", "domain", "name", "path")  # columns of a table
 class Inputs:
     """Makes sources of what one model takes; ``settings`` and ``data`` are those of its run."""
 
-    def __init__(self, settings: DataSettings, data: Data, *, whole: bool = False) -> None:
-        self.settings, self.data, self.facts, self.whole = settings, data, data.facts, whole
+    def __init__(self, settings: DataSettings, data: Data) -> None:
+        self.settings, self.data, self.facts = settings, data, data.facts
         grey = data.facts.inputs == 1 if data.facts.kind == "images" else settings.grey
         self.channels = 1 if grey else 3
 
@@ -55,8 +55,7 @@ class Inputs:
         given: list[Any] = [inputs] if isinstance(inputs, str | Path | Image.Image) else list(inputs)
         if given and all(isinstance(one, Image.Image) for one in given):
             shown = [as_images(np.array(convert(one, self.mode))[None], "inputs") for one in given]
-            side = self.facts.size[-1]
-            return joined([Memory(x, [f"image {at}"]).framed(side, self.channels) for at, x in enumerate(shown)])
+            return joined([self._framed(x, [f"image {at}"]) for at, x in enumerate(shown)])
         return self.files(given)
 
     def files(self, paths: Sequence[str | Path]) -> Source:
@@ -76,7 +75,7 @@ class Inputs:
                 found += self._images_of(path, alone=len(paths) == 1)
         if found or not parts:
             files, names = [path for path, _ in found], [name for _, name in found]
-            parts.append(Files(files, size=self.facts.size[-1], mode=self.mode, whole=self.whole, names=names))
+            parts.append(Files(files, size=self.facts.size[-1], mode=self.mode, names=names))
         if len(kinds := {part.kind for part in parts}) > 1:
             raise UserError(f"the inputs are {' and '.join(sorted(kinds))}; predict them one kind at a time")
         return joined(parts)
@@ -126,7 +125,10 @@ class Inputs:
         return self._vectors(numbers, str(path), [f"{path.name}:{row}" for row in range(1, len(rows) + 1)])
 
     def _pictures(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
-        return Memory(as_images(array, where), names).framed(self.facts.size[-1], self.channels)
+        return self._framed(as_images(array, where), names)
+
+    def _framed(self, images: Tensor, names: Sequence[str] | None) -> Memory:
+        return Memory(images, names).framed(self.facts.size[-1], self.channels)
 
     def _vectors(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
         if array.ndim != 2 or array.shape[1] != self.facts.inputs:

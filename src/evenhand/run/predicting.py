@@ -53,7 +53,7 @@ class Model:
             raise UserError(f"{run.folder} is a run of task {run.method.task.name}: it predicts no classes")
         self.run, self.method = run, cast(Recogniser, run.method)
         self.facts, self.temperature = run.model.facts, run.model.temperature
-        self.inputs = Inputs(run.recipe.data, self.method.data, whole=self.method.task.whole)
+        self.inputs = Inputs(run.recipe.data, self.method.data)
 
     @property
     def classes(self) -> tuple[str, ...]:
