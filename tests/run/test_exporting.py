@@ -38,12 +38,12 @@ def trained(folder: Path, data: dict[str, Any], **method: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wide pictures, so that framing them wrongly shows."""
+    """Pictures that are not square, so that framing them wrongly shows."""
     root = tmp_path_factory.mktemp("photos")
     for seed, name in enumerate(CLASSES):
         for at in range(6):
-            save_picture(root / "train" / name / f"{at}.png", 50 + at, 32, seed=3 * at + seed)
-            save_picture(root / "test" / name / f"{at}.png", 32, 44 + at, seed=2 * at + seed)
+            save_picture(root / "train" / name / f"{at}.png", 36 + at % 3, 32, seed=3 * at + seed)
+            save_picture(root / "test" / name / f"{at}.png", 32, 36 + at % 3, seed=2 * at + seed)
     return root
 
 
