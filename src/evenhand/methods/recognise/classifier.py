@@ -21,7 +21,7 @@ from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
 from evenhand.data.samplers import sample_weights
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
 from evenhand.methods.common import Net, Optim
@@ -96,7 +96,7 @@ class LongTailClassifier(Recogniser):
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         _need_validation(self.settings.optim, streams)
-        labels = streams["labelled"].labels
+        labels = needed(streams, "labelled").labels
         assert labels is not None
         weights = sampling_weights(self.settings.sampling, labels, self.data.counts, self.settings.beta)
         return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}
