@@ -78,6 +78,14 @@ def prepare_data(
     """
     with users_mistake("[data]"):
         streams, embedded = _streams(settings, whole=whole, embed=embed)
+        return around(settings, streams, facts, embedded=embedded)
+
+
+def around(
+    settings: DataSettings, streams: Streams, facts: Facts | None = None, *, embedded: Sequence[int] = ()
+) -> Data:
+    """Facts and views of streams that are read and cut already; ``embedded`` is the size images had before."""
+    with users_mistake("[data]"):
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
@@ -89,7 +97,7 @@ def prepare_data(
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, embedded), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, list(embedded)), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:

@@ -13,10 +13,14 @@ from evenhand.data.sources.published import frequency_order, read_image_list
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
+ARRAYS = "arrays"  # data.set of a run whose samples a Python program had in memory
+
 
 def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     """Streams "train" and whatever else there is; ``whole`` images lose no margin."""
     mode = "L" if settings.grey else "RGB"
+    if settings.set == ARRAYS:
+        raise UserError("the samples of this run were arrays of a Python program: save them as .npz and name that file")
     if settings.set == "shapes":
         return shapes.load()
     if settings.set == "phrases":
