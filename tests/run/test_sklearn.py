@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 QUICK: dict[str, Any] = {"run.threads": 1, "method.net.width": 16}
 
 
-@parametrize_with_checks([Classifier(steps=30, lr=0.01, options=QUICK)])
+@parametrize_with_checks([Classifier(steps=30, lr=0.05, options=QUICK)])
 def test_estimator(estimator: Classifier, check: Callable[[Classifier], None]) -> None:
     check(estimator)
 

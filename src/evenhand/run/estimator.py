@@ -25,7 +25,9 @@ from evenhand.data.stream import Stream, Streams
 from evenhand.data.uneven import hold_out
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.frozen import embed
-from evenhand.run.inputs import Inputs, labels_of, names_of, not_fitted, numbered
+from evenhand.methods import method_class
+from evenhand.methods.protocol import Recogniser
+from evenhand.run.inputs import Inputs, labels_of, not_fitted, numbered
 from evenhand.run.opening import copy_model, open_run
 from evenhand.run.predicting import Model, load
 from evenhand.run.recipe import Recipe, load_recipe, validate
@@ -80,7 +82,7 @@ class Classifier:
         y = labels_of(y, len(samples))
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
-            raise UserError(f"y has one class, {self.classes_[0]!r}: at least two are needed to tell apart")
+            raise UserError(f"y has one class, '{self.classes_[0]}': at least two are needed to tell apart")
         with tempfile.TemporaryDirectory() as place:
             self._inputs = inputs
             if inputs.kind == "vectors":
@@ -104,7 +106,7 @@ class Classifier:
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest of ``classes_`` for each sample."""
         likeliest = self.predict_proba(X).argmax(1)
-        return self.classes_[likeliest]  # type: ignore[no-any-return]
+        return self.classes_[likeliest]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(N, K), columns in the order of ``classes_``."""
@@ -114,7 +116,7 @@ class Classifier:
         if self._inputs.kind == "images":
             samples = self._inputs.source(samples, "X", self.recipe_.data.size).samples.numpy()  # type: ignore[attr-defined]
         probs = self.model_.probabilities(samples).double().numpy()
-        return probs / probs.sum(1, keepdims=True)  # type: ignore[no-any-return]
+        return probs / probs.sum(1, keepdims=True)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share that is right; for a number that rare classes count in, take scoring="balanced_accuracy"."""
@@ -164,11 +166,9 @@ class Classifier:
                 Path(place, name).write_bytes(content)
             return load(Path(place, "model"), device=self.device)
 
-    def _parts(
-        self, samples: Any, y: np.ndarray, X_unlabelled: Any, X_val: Any, y_val: Any, recipe: Recipe
-    ) -> Streams:
+    def _parts(self, samples: Any, y: np.ndarray, X_unlabelled: Any, X_val: Any, y_val: Any, recipe: Recipe) -> Streams:
         """Training, validation and unlabelled samples as streams."""
-        inputs, names, size = self._inputs, names_of(self.classes_), recipe.data.size
+        inputs, names, size = self._inputs, tuple(map(str, self.classes_)), recipe.data.size
 
         def stream(samples: Any, y: np.ndarray | None, name: str) -> Stream:
             labels = None if y is None else numbered(y, self.classes_, f"y_{name}")
@@ -189,12 +189,11 @@ class Classifier:
     def _recipe(self, count: int, unlabelled: bool, place: Path) -> Recipe:
         """The recipe that ``evenhand train`` would be given."""
         tree = self._ours(count, unlabelled) if self.recipe is None else self._given()
-        named = tree["method"]["name"]
-        if unlabelled == (named in ("classifier", "second-stage")):
-            remedy = "leave it out, or set method='fixmatch'" if unlabelled else "give X_unlabelled"
-            raise UserError(f"method '{named}' {'does not use' if unlabelled else 'needs'} X_unlabelled: {remedy}")
-        keys = {"method.net.name": self.net, "method.batch": self.batch, "method.optim.lr": self.lr}
-        keys |= {"run.steps": self.steps, "data.augment": self.augment, "data.embed": self.features or None}
+        _check_method(str(tree["method"]["name"]), unlabelled=unlabelled)
+        keys: dict[str, Any] = {
+            "method.net.name": self.net, "method.batch": self.batch, "method.optim.lr": self.lr,
+            "run.steps": self.steps, "data.augment": self.augment, "data.embed": self.features or None,
+        }  # fmt: skip
         if self.loss is not None:
             if self.loss not in LOSSES:
                 raise UserError(f"loss = {self.loss!r} is unknown; {did_you_mean(str(self.loss), LOSSES)}")
@@ -234,10 +233,20 @@ class Classifier:
             raise UserError("a recipe names its method: give recipe or method, not both")
         recipe = load_recipe(str(self.recipe), ["run.folder=unused"])
         tree = recipe.model_dump(exclude_none=True, exclude={"expect", "smoke", "variants"})
-        if recipe.data.target:
-            raise UserError(f"recipe '{self.recipe}' adapts between two domains: train it with evenhand train")
         tree["data"] = {key: value for key, value in tree["data"].items() if key in SEEN}
         return tree
+
+
+def _check_method(name: str, *, unlabelled: bool) -> None:
+    """A method that predicts classes, with unlabelled samples if and only if it learns from them."""
+    cls = method_class(name)
+    family = cls.__module__.removeprefix("evenhand.methods.").partition(".")[0]
+    if not issubclass(cls, Recogniser) or family == "adapt":
+        raise UserError(f"method '{name}' does not learn classes from X and y: train it with evenhand train")
+    if family == "recognise" and unlabelled:
+        raise UserError(f"method '{name}' does not use X_unlabelled: leave it out, or set method='fixmatch'")
+    if family == "unlabelled" and not unlabelled:
+        raise UserError(f"method '{name}' needs X_unlabelled: give them to fit, or set method='classifier'")
 
 
 def _prepared(settings: DataSettings, parts: Streams) -> Data:
@@ -250,4 +259,4 @@ def _prepared(settings: DataSettings, parts: Streams) -> Data:
 
 def _measured(folder: Path) -> dict[str, Any]:
     table = folder / "measure.json"
-    return json.loads(table.read_text()) if table.is_file() else {}  # type: ignore[no-any-return]
+    return json.loads(table.read_text()) if table.is_file() else {}

@@ -6,7 +6,6 @@ Messages that scikit-learn's conventions fix are worded as its own checks expect
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,19 +148,14 @@ def numbered(y: np.ndarray, classes: np.ndarray, where: str) -> torch.Tensor:
     places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     if (classes[places] != y).any():
         unknown = y[classes[places] != y][0]
-        raise UserError(f"{where} has the label {unknown!r}, of which there is no training sample")
+        raise UserError(f"{where} has the label '{unknown}', of which there is no training sample")
     return torch.from_numpy(places.astype(np.int64))
-
-
-def names_of(classes: Sequence[Any]) -> tuple[str, ...]:
-    """Class names for reports."""
-    return tuple(str(one) for one in classes)
 
 
 def not_fitted(who: str) -> Exception:
     """scikit-learn's own error where it is installed."""
     error = _sklearn("NotFittedError", _NotFittedError)
-    return error(f"This {who} instance is not fitted yet: call fit first")  # type: ignore[no-any-return]
+    return error(f"This {who} instance is not fitted yet: call fit first")
 
 
 class _NotFittedError(ValueError, AttributeError):
