@@ -17,7 +17,7 @@ from evenhand import Classifier
 from evenhand.errors import UserError
 from evenhand.nets import build_net
 from evenhand.report.page import write_report
-from evenhand.run import estimator, inputs, load_recipe, train
+from evenhand.run import estimator, handed, load_recipe, train
 
 QUICK: dict[str, Any] = {"run.threads": 1, "method.net.width": 16}
 
@@ -173,7 +173,7 @@ def test_every_argument_reaches_the_recipe() -> None:
 
 def test_a_recipe_of_ours_is_the_start() -> None:
     X, y = blobs()
-    named = Classifier(recipe="folder:ce-drw-sam", net="mlp", steps=2, augment=[], options={"data.normalise": "data"})
+    named = Classifier(recipe="folder:ce-drw-sam", net="mlp", steps=2)
     recipe = named.fit(X, y).recipe_
     assert (recipe.method.optim.name, recipe.method.weighting, recipe.method.optim.rho) == ("sam", "drw", 0.005)
     assert recipe.method.net.name == "mlp"
@@ -274,7 +274,7 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="column-vector"):
         clf.fit(X, y)
     assert clf.predict(X).shape == (8,)
-    for module in (estimator, inputs):
+    for module in (estimator, handed):
         assert not any(line.startswith(("import sk", "from sk")) for line in inspect.getsource(module).splitlines())
 
 

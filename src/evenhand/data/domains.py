@@ -156,7 +156,10 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
 
 def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequence[str] | None = None) -> Streams:
     mode = "L" if settings.grey else "RGB"
-    return formats.read(place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes)
+    return formats.read(
+        place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes,
+        columns=settings.named_columns,
+    )  # fmt: skip
 
 
 def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:

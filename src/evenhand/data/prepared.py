@@ -13,6 +13,7 @@ from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
 from evenhand.data.reading import read_set
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources.tables import Table
 from evenhand.data.splits import balanced_holdout, head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
@@ -179,9 +180,13 @@ def _facts_of_samples(settings: DataSettings, train: Stream, embedded: list[int]
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std),
+        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std), columns=_columns(train),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
+
+
+def _columns(train: Stream) -> tuple[str, ...]:
+    return train.samples.columns if isinstance(train.samples, Table) else ()
 
 
 def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:

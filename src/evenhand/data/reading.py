@@ -18,7 +18,9 @@ ARRAYS = "arrays"  # data.set of a run whose samples a Python program had in mem
 
 def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     """Streams "train" and whatever else there is; ``whole`` images lose no margin."""
-    mode = "L" if settings.grey else "RGB"
+    mode, columns = "L" if settings.grey else "RGB", settings.named_columns
+    if settings.set in (ARRAYS, "shapes", "phrases", *catalogue.DATASETS) or settings.root is not None:
+        columns.check("", settings.set)
     if settings.set == ARRAYS:
         raise UserError("the samples of this run were arrays of a Python program: save them as .npz and name that file")
     if settings.set == "shapes":
@@ -30,8 +32,9 @@ def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     if settings.root is not None:
         return _read_lists(settings, mode, whole)
     parts = formats.read(
-        settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable, whole=whole
-    )
+        settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable, whole=whole,
+        columns=columns,
+    )  # fmt: skip
     if "all" in parts:
         parts["train"] = parts.pop("all")
     if "train" not in parts:

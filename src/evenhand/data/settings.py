@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from evenhand.data.sources.rows import Columns
 from evenhand.data.tokenising import TextSettings
 from evenhand.data.views.images import PRESETS
 from evenhand.settings import Settings
@@ -16,7 +17,12 @@ MOST = 10**12  # samples: beyond it is a slip of the pen
 class DataSettings(Settings):
     """Which samples, made how uneven, seen how."""
 
-    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, JSONL, .npz, or image list (with root)")
+    set: str = Field(
+        "fashion-mnist", description="built-in name, folder, CSV, TSV, JSONL, .npz, or image list (with root)"
+    )
+    label_column: str = Field("label", min_length=1, description="of a CSV, TSV or JSONL: the column of classes")
+    text_column: str = Field("text", min_length=1, description="of a CSV, TSV or JSONL of texts: theirs")
+    columns: list[str] = Field([], description="of a CSV or TSV of numbers: those to learn from; default: all others")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
@@ -53,6 +59,10 @@ class DataSettings(Settings):
     normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
     text: TextSettings = TextSettings()
+
+    @property
+    def named_columns(self) -> Columns:
+        return Columns(self.label_column, self.text_column, tuple(self.columns))
 
     @field_validator("order")
     @classmethod

@@ -27,7 +27,7 @@ from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.frozen import embed
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Recogniser
-from evenhand.run.inputs import Inputs, labels_of, not_fitted, numbered
+from evenhand.run.handed import Inputs, labels_of, not_fitted, numbered
 from evenhand.run.opening import copy_model, open_run
 from evenhand.run.predicting import Model, load
 from evenhand.run.recipe import Recipe, load_recipe, validate
@@ -45,7 +45,11 @@ LOSSES: dict[str, dict[str, str]] = {
     "vs": {"loss": "vs"},
     "focal": {"loss": "focal"},
 }
-SEEN = ("size", "embed", "embed_size", "groups", "augment", "strong", "normalise", "text")  # [data] keys for samples
+SEEN = {  # keys of [data] that say how samples are seen, not which they are
+    "images": ("groups", "size", "embed", "embed_size", "augment", "strong", "normalise"),
+    "vectors": ("groups",),
+    "texts": ("groups", "text"),
+}
 SMALL = 64  # pixels up to which a plain convnet does
 
 
@@ -233,7 +237,7 @@ class Classifier:
             raise UserError("a recipe names its method: give recipe or method, not both")
         recipe = load_recipe(str(self.recipe), ["run.folder=unused"])
         tree = recipe.model_dump(exclude_none=True, exclude={"expect", "smoke", "variants"})
-        tree["data"] = {key: value for key, value in tree["data"].items() if key in SEEN}
+        tree["data"] = {key: value for key, value in tree["data"].items() if key in SEEN[self._inputs.kind]}
         return tree
 
 
