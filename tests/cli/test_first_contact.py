@@ -48,7 +48,7 @@ def test_every_job_has_a_recipe_for_data_of_ones_own() -> None:
         recipe = load_recipe(name, named.replace("--set", "").split())
         assert METHODS[recipe.method.name].split(".")[2] == job
         assert "your own" in recipe.about
-        assert f"evenhand train {name}" in (Path(__file__).parents[2] / "docs" / "running.md").read_text()
+        assert f"evenhand train {name}" in (Path(__file__).parents[2] / "docs" / "starting.md").read_text()
     assert set(JOBS) == {place.split(".")[2] for place in METHODS.values()}
 
 
