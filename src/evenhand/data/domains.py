@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from evenhand.data.sets import catalogue, shapes
+from evenhand.data.reading import columns_of
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.classes import shared_classes
@@ -158,7 +159,7 @@ def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequen
     mode = "L" if settings.grey else "RGB"
     return formats.read(
         place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes,
-        columns=settings.named_columns,
+        columns=columns_of(settings),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ class Facts(Settings):
     """Classes and their training counts, and how raw samples become a network's input.
 
     ``inputs`` is the width of a network's first layer: image channels, vector length or vocabulary size. ``size`` is
-    that of images, also of those whose features (data.embed) the vectors are. ``columns`` name a table's numbers.
+    that of images, also of those whose features (data.embed) the vectors are.
     """
 
     kind: Kind = "images"
@@ -24,6 +24,6 @@ class Facts(Settings):
     size: list[int] = Field([])
     mean: list[float] = Field([])
     std: list[float] = Field([])
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = Field((), description="names of a table's numbers")
     words: tuple[str, ...] = ()
     translations: bool = False

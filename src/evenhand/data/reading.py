@@ -10,15 +10,21 @@ from evenhand.data.sets import catalogue, phrases, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.published import frequency_order, read_image_list
+from evenhand.data.sources.rows import Columns
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
 ARRAYS = "arrays"  # data.set of a run whose samples a Python program had in memory
 
 
+def columns_of(settings: DataSettings) -> Columns:
+    """What a user's table calls its columns."""
+    return Columns(settings.label_column, settings.text_column, tuple(settings.columns))
+
+
 def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     """Streams "train" and whatever else there is; ``whole`` images lose no margin."""
-    mode, columns = "L" if settings.grey else "RGB", settings.named_columns
+    mode, columns = "L" if settings.grey else "RGB", columns_of(settings)
     if settings.set in (ARRAYS, "shapes", "phrases", *catalogue.DATASETS) or settings.root is not None:
         columns.check("", settings.set)
     if settings.set == ARRAYS:

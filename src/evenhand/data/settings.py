@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from evenhand.data.sources.rows import Columns
 from evenhand.data.tokenising import TextSettings
 from evenhand.data.views.images import PRESETS
 from evenhand.settings import Settings
@@ -65,10 +64,6 @@ class DataSettings(Settings):
     normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
     text: TextSettings = TextSettings()
-
-    @property
-    def named_columns(self) -> Columns:
-        return Columns(self.label_column, self.text_column, tuple(self.columns))
 
     @field_validator("order")
     @classmethod

@@ -32,6 +32,7 @@ Rows = list[tuple[Path, str | None]]  # a file and the name of its class
 def read(
     path: str | Path,
     *,
+    columns: Columns = PLAIN,
     size: int | None = None,
     mode: str = "RGB",
     skip_unreadable: bool = False,
@@ -39,7 +40,6 @@ def read(
     memory: bool | None = None,
     classes: str | Sequence[str] | None = None,
     whole: bool = False,
-    columns: Columns = PLAIN,
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
