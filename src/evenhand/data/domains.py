@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from evenhand.data.sets import catalogue, shapes
 from evenhand.data.reading import columns_of
+from evenhand.data.sets import catalogue, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.classes import shared_classes
