@@ -96,6 +96,31 @@ def test_image_lists_with_semicolons_and_another_label(tmp_path: Path) -> None:
     assert read(table)["all"].counts == [2]
 
 
+def test_domains_of_an_image_list_with_other_signs_and_names(tmp_path: Path) -> None:
+    lines = ["path;what;domain"]
+    for domain in ("studio", "street"):
+        for i, kind in enumerate(["cat", "dog"] * 3):
+            Image.new("RGB", (8, 8), (40 * i, 0, 9)).save(tmp_path / f"{domain}{i}.png")
+            lines.append(f"{domain}{i}.png;{kind};{domain}")
+    table = save(tmp_path / "t.csv", "\n".join(lines))
+    data = prepare_data(
+        DataSettings(set=str(table), source=["studio"], target="street", label_column="what", groups="halves")
+    )
+    assert data.classes == ("cat", "dog")
+    assert len(data.streams["target"]) == 6
+
+
+def test_tables_of_two_domains(tmp_path: Path) -> None:
+    for name, shift in (("one", 0), ("two", 5)):
+        rows = "".join(f"{i + shift},{i % 3},{'ab'[i % 2]}\n" for i in range(12))
+        save(tmp_path / f"{name}.csv", f"x,y,label\n{rows}")
+    settings = DataSettings(set=str(tmp_path / "one.csv"), target=str(tmp_path / "two.csv"), groups="halves")
+    data = prepare_data(settings)
+    assert {"source", "target", "test"} <= set(data.streams)
+    assert data.streams["target"].labels is None
+    assert data.streams["source"].kind == "vectors"
+
+
 MISTAKES = {
     "no label": ("a,species\n1,x\n", Columns(), r"no column 'label'; name yours in data\.label_column"),
     "misspelt label": (
