@@ -141,12 +141,20 @@ def test_few_labels_reads_a_folder_with_unlabelled_images(tmp_path: Path) -> Non
 
     from evenhand.run.opening import read_data
 
-    for place, count in {"train/a": 8, "train/b": 7, "test/a": 2, "test/b": 2, "unlabelled": 9}.items():
+    for place, count in {
+        "train/a": 8,
+        "train/b": 7,
+        "val/a": 3,
+        "val/b": 2,
+        "test/a": 2,
+        "test/b": 2,
+        "unlabelled": 9,
+    }.items():
         (tmp_path / place).mkdir(parents=True)
         for i in range(count):
             pixels = np.random.default_rng(len(place) * 100 + i).integers(0, 255, (40, 40, 3), np.uint8)
             Image.fromarray(pixels).save(tmp_path / place / f"{i}.png")
     data = read_data(load_recipe("few-labels", {"data.set": str(tmp_path), "data.size": 32, "data.groups": "halves"}))
     sizes = {name: len(stream) for name, stream in data.streams.items()}
-    assert sizes == {"labelled": 5, "val": 10, "test": 4, "unlabelled": 9}
+    assert sizes == {"labelled": 15, "val": 5, "test": 4, "unlabelled": 9}
     assert data.streams["unlabelled"].fetch(torch.tensor([0])).shape == (1, 3, 32, 32)

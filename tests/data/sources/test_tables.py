@@ -66,7 +66,7 @@ def test_other_names_for_columns(tmp_path: Path) -> None:
     both = read(table, columns=Columns("species", features=("label (another)", "height")))["all"]
     assert both.fetch(torch.arange(2)).tolist() == [[7, 1], [8, 3]]
     settings = DataSettings(set=str(table), label_column="note", columns=["height"], test_share=0.5)
-    with pytest.raises(UserError, match=r"class 'tall' has 1 sample"):
+    with pytest.raises(UserError, match=r"too few to hold out a test split"):
         prepare_data(settings)
 
 
@@ -81,11 +81,10 @@ def test_texts_by_other_names(tmp_path: Path) -> None:
         assert (stream.classes, stream.labels.tolist()) == (("bad", "good"), [1, 0])
     save(tmp_path / "u.jsonl", '{"review": "fine", "verdict": "good"}\n{"review": "who knows"}\n')
     assert set(read(tmp_path / "u.jsonl", columns=Columns("verdict", "review"))) == {"all", "unlabelled"}
-    data = prepare_data(
-        DataSettings(set=str(save(tmp_path / "m.csv", "review;verdict\n" + "fine;a\ndull;b\n" * 5)), groups="halves",
-                     text_column="review", label_column="verdict")
-    )  # fmt: skip
-    assert data.counts == [4, 4]
+    rows = "review;verdict;split\nfine;a;train\ndull;b;train\nso so;b;train\nbad;b;test\n"
+    named = {"text_column": "review", "label_column": "verdict", "groups": "halves"}
+    data = prepare_data(DataSettings(set=str(save(tmp_path / "m.csv", rows)), **named))
+    assert data.counts == [1, 2]
 
 
 def test_image_lists_with_semicolons_and_another_label(tmp_path: Path) -> None:
