@@ -1,12 +1,12 @@
 """SDAT on all twelve pairs of Emoji-Home, the split of emoji varied with the seed.
 
-    python benchmarks/emoji_pairs.py                    # every pair: five rows, equal compute and SAM on the source among them
+    python benchmarks/emoji_pairs.py                    # every pair, with equal compute and SAM on the source alone
     python benchmarks/emoji_pairs.py --study rho        # four pairs: target accuracy over the radius
     python benchmarks/emoji_pairs.py --study noise      # four pairs: over the share of wrong source labels
 
 Frozen MobileNetV2 features, 400 steps; a run takes seconds. Seed s trains with seed s on split s. Runs are kept in
-runs/emoji-pairs; repeat the command to go on. A difference is paired: of two rows on one pair and seed. Its standard error
-is over seeds, of the means over pairs, since the pairs of one seed share their emoji.
+runs/emoji-pairs; repeat the command to go on. A difference is paired: of two rows on one pair and seed. Its
+standard error is over seeds, of the means over pairs, since the pairs of one seed share their emoji.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SDAT = {f"rho {rho}": ("cdan-sdat", [f"method.rho={rho}"]) for rho in (0.02, 0.0
 
 
 def write_splits(seed: int, noise: float, out: Path) -> dict[str, Path]:
-    """A file for each style: images split by emoji with this seed, a share of the training labels replaced at random."""
+    """A file for each style: images split by emoji, a share of the training labels replaced at random."""
     folders = [package.folder for package in DATASETS["emoji-home"].packages]
     icons = {s: json.loads(next(f.rglob("icons.json")).read_bytes()) for s, f in zip(STYLES, folders, strict=False)}
     classes, names, labels = common_emoji(icons, folders[: len(STYLES)], folders[len(STYLES)], 10)
