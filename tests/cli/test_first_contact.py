@@ -112,6 +112,7 @@ def test_choices_are_words_or_bounds() -> None:
     assert choices(Table.model_fields["word"]) == "one of a, b"
     assert choices(Run.model_fields["batchnorm"]) == "one of joint, local"
     assert choices(DataSettings.model_fields["val_share"]) == "at least 0 and below 1"
+    assert choices(DataSettings.model_fields["labelled_share"]) == "above 0 and at most 1"
     assert choices(DataSettings.model_fields["n_max"]) == "above 0"
     assert choices(Recipe.model_fields["about"]) == ""
     assert choices(method_class("classifier").table.model_fields["name"]) == ""
