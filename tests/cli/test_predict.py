@@ -190,6 +190,19 @@ def test_texts_and_tables(cli: Cli, tmp_path: Path) -> None:
     assert "could not convert string to float: 'x'; every column but label" in wrong
 
 
+def test_columns_of_a_table_are_found_by_name(cli: Cli, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2)).round(3)
+    lines = [f"{a},{b * 9},{'no' if i % 2 else 'yes'}" for i, (a, b) in enumerate(x)]
+    data = table(tmp_path, "small,large,label\n" + "\n".join(lines) + "\n", "train.csv")
+    folder = trained(tmp_path / "run", {"set": str(data), "groups": "1/1"}, net={"name": "mlp", "width": 4})
+    usual = table(tmp_path, "small,large\n" + "".join(f"{a},{b * 9}\n" for a, b in x[:5]), "usual.csv")
+    other = table(tmp_path, "id,large,small\n" + "".join(f"7,{b * 9},{a}\n" for a, b in x[:5]), "other.csv")
+    expected, found = (rows(cli("predict", folder, file).fine()) for file in (usual, other))
+    assert [row["confidence"] for row in found] == [row["confidence"] for row in expected]
+    missing = cli("predict", folder, table(tmp_path, "small,larg\n1,2\n", "missing.csv")).mistake()
+    assert "has no column 'large'; did you mean 'larg'" in missing
+
+
 def test_a_run_on_frozen_features_has_its_backbone_with_it(
     cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,11 @@ class Inputs:
         if path.suffix.lower() not in (".csv", ".tsv"):
             raise UserError(f"'{path}' is no table of numbers; give a .csv, .tsv, .npz or .npy")
         header, rows = _table(path)
-        kept = [at for at, column in enumerate(header) if column not in NOT_NUMBERS]
+        for column in self.facts.columns:
+            if column not in header:
+                raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, header)}")
+        known = self.facts.columns or [column for column in header if column not in NOT_NUMBERS]
+        kept = [header.index(column) for column in known]  # as in training, in whatever order they come
         try:
             numbers = np.array([[float(row[at]) for at in kept] for row in rows], np.float32)
         except (ValueError, IndexError) as error:
