@@ -9,7 +9,7 @@ import torch
 
 from evenhand.data.facts import Facts
 from evenhand.data.prepared import Data
-from evenhand.data.sets import catalogue
+from evenhand.data.sets.scenes import SETS
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.annotations import read_scenes
 from evenhand.data.sources.scenes import only_classes
@@ -89,13 +89,13 @@ def _streams(settings: DataSettings) -> Streams:
 
 def _domain(name: str, settings: DataSettings) -> Streams:
     """A domain of a built-in set, a folder of ``data.set``, or a place of its own."""
-    row = catalogue.DATASETS.get(settings.set)
-    if row is not None and row.scenes is not None:
+    known = SETS.get(settings.set)
+    if known is not None:
         if name == settings.set:
-            raise UserError(f"'{name}' holds the domains {', '.join(row.domains)}; name one or more in data.source")
-        if name not in row.domains:
-            raise UserError(f"no domain '{name}' in '{settings.set}'; {did_you_mean(name, row.domains)}")
-        return row.scenes(name)
+            raise UserError(f"'{name}' holds the domains {', '.join(known.domains)}; name one or more in data.source")
+        if name not in known.domains:
+            raise UserError(f"no domain '{name}' in '{settings.set}'; {did_you_mean(name, known.domains)}")
+        return known.load(name)
     inside = Path(settings.set) / name
     place = inside if inside.exists() and name != settings.set else Path(name)
     root = Path(settings.root) if settings.root else None
