@@ -110,7 +110,9 @@ def _classes(sources: Sequence[Streams], target: Streams | None, settings: DataS
     shared = tuple(name for name in found[0] if all(name in names for names in found))
     if any(set(names) != set(found[0]) for names in found) and settings.classes != "intersection":
         odd = sorted(set().union(*map(set, found)) - set(shared))
-        raise UserError(f"not every domain has {', '.join(odd[:3])}: set data.classes = 'intersection' to leave them out")
+        raise UserError(
+            f"not every domain has {', '.join(odd[:3])}: set data.classes = 'intersection' to leave them out"
+        )
     if not shared:
         raise UserError("the domains share no class; correct the names")
     return shared

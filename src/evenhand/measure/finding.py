@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from evenhand.measure.boxes import box_iou
 
 Detections = tuple[Tensor, Tensor, Tensor]  # boxes (n, 4), scores (n,), labels (n,)
 BATCH = 8  # images at once: a scene is large
+SIDE = 192  # of a fault's picture
 
 
 @torch.no_grad()
@@ -49,7 +51,33 @@ def surest_faults(found: list[Any], truths: list[Any], stream: Stream, most: int
     kept: dict[str, list[dict[str, Any]]] = {}
     for name, faults in (("false_alarms", alarms), ("misses", misses)):
         kept[name] = [
-            {"row": row, "name": stream.samples.name(row), "class": stream.classes[label], "box": box, "score": abs(score)}
+            {
+                "row": row,
+                "name": stream.samples.name(row),
+                "class": stream.classes[label],
+                "box": box,
+                "score": abs(score),
+            }
             for score, row, label, box in sorted(faults)[:most]
         ]
     return kept
+
+
+def draw_faults(faults: dict[str, list[dict[str, Any]]], truths: list[Any], stream: Stream, folder: Path) -> None:
+    """A small picture of each fault into ``folder``/faults, its name into the fault."""
+    from PIL import Image, ImageDraw
+
+    place = folder / "faults"
+    place.mkdir(exist_ok=True)
+    for kind, some in faults.items():
+        for number, fault in enumerate(some):
+            (image,) = stream.fetch(torch.tensor([fault["row"]]))
+            picture = Image.fromarray(image.permute(1, 2, 0).squeeze(2).numpy()).convert("RGB")
+            scale = SIDE / max(picture.size)
+            picture = picture.resize((round(picture.width * scale), round(picture.height * scale)))
+            pen = ImageDraw.Draw(picture)
+            for box in truths[fault["row"]][0].tolist():
+                pen.rectangle([edge * scale for edge in box], outline="white")
+            pen.rectangle([edge * scale for edge in fault["box"]], outline="red", width=2)
+            picture.save(place / f"{kind}-{number}.jpg", quality=85)
+            fault["picture"] = f"faults/{kind}-{number}.jpg"

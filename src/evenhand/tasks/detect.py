@@ -40,8 +40,8 @@ class Detect(Task):
     boxes = True
 
     def score(self, method: Finder, stream: Stream, *, batch: int = 512) -> Scores:
-        from evenhand.measure.finding import find_all
         from evenhand.measure.detection import average_precision
+        from evenhand.measure.finding import find_all
 
         found, truths = find_all(method.detect, stream, batch=batch)
         ap = average_precision(found, truths, len(stream.classes))
@@ -49,7 +49,7 @@ class Detect(Task):
 
     def table(self, method: Finder, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         from evenhand.measure.detection import average_precision, coco_scores
-        from evenhand.measure.finding import find_all, surest_faults
+        from evenhand.measure.finding import find_all
 
         K = len(stream.classes)
         found, truths = find_all(method.detect, stream, batch=batch)
@@ -64,13 +64,22 @@ class Detect(Task):
             "by_size": {size: _known(coco[f"AP {size}"]) for size in ("small", "medium", "large")},
             "ap50": named, "group_ap": groups,
             "objects": sum(len(truth[1]) for truth in truths),
-            "faults": surest_faults(found, truths, stream, SHOWN),
             **method.details(),
         }  # fmt: skip
 
     def finish(self, method: Finder, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
-        """Pictures with their boxes, for the report."""
-        return {}
+        """Pictures of the faults on the test split, true boxes white, found ones red, for the report."""
+        from evenhand import parallel
+        from evenhand.measure.finding import draw_faults, find_all, surest_faults
+
+        stream = data.streams.get("test")
+        if stream is None or stream.target is None:
+            return {}
+        found, truths = find_all(method.detect, stream, batch=batch)
+        faults = surest_faults(found, truths, stream, SHOWN)
+        if parallel.is_writer():
+            draw_faults(faults, truths, stream, folder)
+        return {"faults": faults}
 
     def sections(self) -> Sections:
         from evenhand.report.detect import SECTIONS

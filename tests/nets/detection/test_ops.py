@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -133,10 +134,9 @@ def tv():
         pytest.skip(str(error))
 
 
+@pytest.mark.usefixtures("tv")
 @pytest.mark.parametrize("aligned", [False, True])
-def test_roi_align_is_torchvisions_fallback_inside_the_map(tv, aligned: bool) -> None:
-    import sys
-
+def test_roi_align_is_torchvisions_fallback_inside_the_map(aligned: bool) -> None:
     chance = torch.Generator().manual_seed(4)
     maps = torch.randn(2, 3, 16, 16, generator=chance, dtype=torch.float64, requires_grad=True)
     boxes = some_boxes(6, chance, 28.0) + 2

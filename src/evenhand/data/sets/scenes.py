@@ -2,9 +2,9 @@
 
 A scene of emoji-scenes is a photograph (128 x 128) with one to four emoji of eight kinds that photographs do not show:
 smileys, shapes, clocks, hearts, players' buttons, arrows, marks of emotion and signs of the zodiac. Sides are 28 to 64
-pixels, at random places, none covering more than a tenth of another; a box is tight around what is opaque. Two fifths of
-the emoji are new in "test-new"; "test" shows the emoji of training. Test scenes have photographs of their own, and the
-same layout in every style, so that styles differ in nothing else.
+pixels, at random places, none covering more than a tenth of another; a box is tight around what is opaque. Two fifths
+of the emoji are new in "test-new"; "test" shows the emoji of training. Test scenes have photographs of their own, and
+the same layout in every style, so that styles differ in nothing else.
 """
 
 from __future__ import annotations
@@ -80,13 +80,15 @@ def _compose_all(style: str) -> dict[str, tuple[torch.Tensor, list[Found]]]:
     *drawn, table, rasteriser = folders
     icons = {s: json.loads(next(f.rglob("icons.json")).read_bytes()) for s, f in zip(STYLES, drawn, strict=True)}
     groups, names, labels = common_emoji(icons, drawn, table, 10)
-    test, val = split_emoji(labels, names, seed=0)
+    test, _ = split_emoji(labels, names, seed=0)
     classes = tuple(KINDS)
     kind = [next((classes.index(k) for k, parts in KINDS.items() if groups[g] in parts), -1) for g in labels]
     resvg = _imported("resvg_py", rasteriser)
 
     def picture(name: str) -> Any:
-        png = bytes(resvg.svg_to_bytes(_svg(icons[style], name, LARGEST), skip_system_fonts=True, width=LARGEST, height=LARGEST))
+        png = bytes(
+            resvg.svg_to_bytes(_svg(icons[style], name, LARGEST), skip_system_fonts=True, width=LARGEST, height=LARGEST)
+        )
         return Image.open(io.BytesIO(png)).convert("RGBA")
 
     made = [(picture(name), kind[i], bool(test[i])) for i, name in enumerate(names) if kind[i] >= 0]
@@ -105,7 +107,9 @@ def _compose_all(style: str) -> dict[str, tuple[torch.Tensor, list[Found]]]:
     return parts
 
 
-def _compose(emoji: list[Any], photos: list[Any], num_classes: int, chance: torch.Generator) -> tuple[np.ndarray, Found]:
+def _compose(
+    emoji: list[Any], photos: list[Any], num_classes: int, chance: torch.Generator
+) -> tuple[np.ndarray, Found]:
     """Classes are drawn evenly, then an emoji of the class: the same draws whatever the style."""
     from PIL import Image
 
@@ -152,24 +156,33 @@ def load_shapes(domain: str, *, side: int = 64, counts: tuple[int, int, int] = (
             for half in range(2):
                 if torch.rand((), generator=chance) < 0.25:
                     continue
-                label, radius = int(torch.randint(3, (), generator=chance)), 8 + int(torch.randint(6, (), generator=chance))
+                label, radius = (int(torch.randint(many, (), generator=chance)) for many in (3, 6))
+                radius += 8
                 x = side // 4 + half * side // 2
                 y = radius + int(torch.randint(side - 2 * radius, (), generator=chance))
                 v, u = row - y, column - x
-                masks = (v**2 + u**2 <= radius**2, (v.abs() <= radius) & (u.abs() <= radius),
-                         (v.abs() <= radius) & (u.abs() <= radius) & (torch.minimum(v.abs(), u.abs()) <= 3))  # fmt: skip
+                inside = (v.abs() <= radius) & (u.abs() <= radius)
+                masks = (v**2 + u**2 <= radius**2, inside, inside & (torch.minimum(v.abs(), u.abs()) <= 3))
                 image[:, masks[label]] = 0.5 + 0.5 * torch.rand(3, 1, generator=chance)
                 boxes.append([x - radius, y - radius, x + radius + 1, y + radius + 1])
                 labels.append(label)
-            objects.append(Found(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4), torch.tensor(labels, dtype=torch.int64)))
+            objects.append(
+                Found(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4), torch.tensor(labels, dtype=torch.int64))
+            )
         if domain == "negative":
             images = 1 - images
         names = [f"{domain}/{split}/{i}" for i in range(count)]
-        streams[split] = Stream(Memory((images * 255).byte(), names), Boxes(objects), ("disc", "square", "cross"), split)
+        streams[split] = Stream(
+            Memory((images * 255).byte(), names), Boxes(objects), ("disc", "square", "cross"), split
+        )
     return streams
 
 
 SETS = {
-    "emoji-scenes": Scenery("emoji of eight kinds by four designers on photographs, 128 x 128, boxes", STYLES, load_emoji),
-    "shape-scenes": Scenery("shapes with boxes, drawn on the spot, for tests", ("plain", "negative"), partial(load_shapes)),
+    "emoji-scenes": Scenery(
+        "emoji of eight kinds by four designers on photographs, 128 x 128, boxes", STYLES, load_emoji
+    ),
+    "shape-scenes": Scenery(
+        "shapes with boxes, drawn on the spot, for tests", ("plain", "negative"), partial(load_shapes)
+    ),
 }

@@ -33,8 +33,8 @@ def read_scenes(place: Path, *, root: Path | None = None, mode: str = "RGB") -> 
     files = images_in(place)
     if not files:
         raise UserError(
-            f"'{place}' has neither images nor annotations; give VOC's folders (Annotations, JPEGImages), a COCO .json, "
-            "Cityscapes' (leftImg8bit, gtFine), or images"
+            f"'{place}' has neither images nor annotations; give VOC's folders (Annotations, JPEGImages), a COCO "
+            ".json, Cityscapes' (leftImg8bit, gtFine), or images"
         )
     names = [file.relative_to(place).as_posix() for file in files]
     return {"unlabelled": Stream(Scenes(files, mode=mode, names=names), None, (), place.name)}
@@ -75,12 +75,13 @@ def _voc(folder: Path, name: str) -> Annotated:
         raise UserError(f"cannot read '{file}' as a VOC annotation ({error}); correct or remove it") from error
     if "" in labels:
         raise UserError(f"'{file}' has an object without a name; correct or remove it")
-    return Annotated(picture if picture.is_file() else folder / "JPEGImages" / f"{name}.jpg", width, height, boxes, labels,
-                     optional)  # fmt: skip
+    if not picture.is_file():  # files are renamed more often than what stands in them
+        picture = folder / "JPEGImages" / f"{name}.jpg"
+    return Annotated(picture, width, height, boxes, labels, optional)
 
 
 def read_coco(file: Path, root: Path | None = None, mode: str = "RGB") -> Stream:
-    """Images, annotations and categories of a COCO file; images lie in ``root``, in ``images`` beside it, or beside it."""
+    """A COCO file; its images lie in ``root``, in a folder ``images`` or of its own name beside it, or beside it."""
     try:
         content = json.loads(read_text(file))
         images, notes, kinds = content["images"], content.get("annotations", []), content["categories"]
@@ -99,7 +100,9 @@ def read_coco(file: Path, root: Path | None = None, mode: str = "RGB") -> Stream
             for image in images
         ]  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{file}' is not a COCO file ({type(error).__name__}: {error}); see docs/detection.md") from error
+        raise UserError(
+            f"'{file}' is not a COCO file ({type(error).__name__}: {error}); see docs/detection.md"
+        ) from error
     if unknown:
         raise UserError(f"'{file}': category id {min(unknown)} is not among its categories; add it, or drop its boxes")
     if strange:
@@ -119,7 +122,9 @@ def read_cityscapes(folder: Path, mode: str = "RGB") -> Streams:
     """
     streams = {}
     for split in ("train", "val"):
-        rows = [_cityscape(folder, note) for note in sorted((folder / "gtFine" / split).rglob("*_gtFine_polygons.json"))]
+        rows = [
+            _cityscape(folder, note) for note in sorted((folder / "gtFine" / split).rglob("*_gtFine_polygons.json"))
+        ]
         rows = [row for row in rows if row.boxes]
         if rows:
             streams[split] = scenes_stream(rows, CITYSCAPES, split, mode, folder)
@@ -150,4 +155,3 @@ def _things(objects: list[dict[str, Any]], width: int, height: int) -> Iterator[
             top, bottom = (min(max(edge(down), 0), height) for edge in (min, max))
             if right > left and bottom > top:
                 yield [float(left), float(top), float(right), float(bottom)], thing["label"]
-

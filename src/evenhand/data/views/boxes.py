@@ -30,7 +30,9 @@ def flip(x: Tensor, y: Found | None, chance: Generator) -> tuple[Tensor, Found |
     return x.flip(2), y
 
 
-def scale(x: Tensor, y: Found | None, chance: Generator, low: float = 0.7, high: float = 1.3) -> tuple[Tensor, Found | None]:
+def scale(
+    x: Tensor, y: Found | None, chance: Generator, low: float = 0.7, high: float = 1.3
+) -> tuple[Tensor, Found | None]:
     factor = low + (high - low) * float(torch.rand((), generator=chance))
     tall, wide = (max(1, round(side * factor)) for side in x.shape[1:])
     by = torch.tensor([wide / x.shape[2], tall / x.shape[1]] * 2, device=x.device)
@@ -40,7 +42,9 @@ def scale(x: Tensor, y: Found | None, chance: Generator, low: float = 0.7, high:
 
 def crop(x: Tensor, y: Found | None, chance: Generator, least: float = 0.6) -> tuple[Tensor, Found | None]:
     """A window of at least ``least`` of each side; objects that it shows too little of are lost."""
-    tall, wide = (max(1, round(side * (least + (1 - least) * float(torch.rand((), generator=chance))))) for side in x.shape[1:])
+    tall, wide = (
+        max(1, round(side * (least + (1 - least) * float(torch.rand((), generator=chance))))) for side in x.shape[1:]
+    )
     top, left = (int(torch.randint(room + 1, (), generator=chance)) for room in (x.shape[1] - tall, x.shape[2] - wide))
     x = x[:, top : top + tall, left : left + wide]
     if y is None:

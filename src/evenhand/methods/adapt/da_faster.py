@@ -46,8 +46,7 @@ class ImageHead(nn.Module):
         super().__init__()
         self.first, self.last = nn.Conv2d(channels, hidden, 1), nn.Conv2d(hidden, 1, 1)
         for layer in (self.first, self.last):
-            nn.init.normal_(layer.weight, std=0.001)
-            nn.init.zeros_(layer.bias)
+            _start(layer, 0.001)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(F.relu(self.first(x)))
@@ -60,8 +59,7 @@ class InstanceHead(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(inputs, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 1)])
         for layer, spread in zip(self.layers, (0.01, 0.01, 0.05), strict=True):
-            nn.init.normal_(layer.weight, std=spread)
-            nn.init.zeros_(layer.bias)
+            _start(layer, spread)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
@@ -119,8 +117,8 @@ class DAFaster(Detector):
 
     def domain_losses(self, seen: Pass, images: list[Tensor]) -> tuple[Tensor, Scalars]:
         """Means over cells and regions of both domains; of the target's images nothing is known but the pixels."""
-        s, heads = self.settings, self.adversary.net
-        heads.train()
+        s: DAFasterSettings = self.settings
+        heads: Any = self.adversary.net.train()
         framed, _ = self.net.transform(images)
         maps, *_, proposals = self.propose(framed)
         regions = [boxes[: s.net.regions] for boxes in proposals]
@@ -133,9 +131,10 @@ class DAFaster(Detector):
             if s.image:
                 terms["image"] += [_told(heads.image(reverse_gradient(level, s.reversal)), domain) for level in levels]
             if s.instance:
-                terms["instance"].append(_told(heads.instance(reverse_gradient(vectors, s.reversal)), domain))
+                with self.sampling():
+                    terms["instance"].append(_told(heads.instance(reverse_gradient(vectors, s.reversal)), domain))
             if s.consistency:
-                with self.sampling():  # dropout as in the term above, so that both speak of the same classifier
+                with self.sampling():  # drops out what the term above does: both speak of the same classifier
                     terms["consistency"].append(self._disagreement(heads, levels, vectors, counts))
         found = {key: torch.stack(values).mean() for key, values in terms.items() if values}
         total = torch.stack(list(found.values())).sum() if found else seen.classification.new_zeros(())
@@ -156,6 +155,11 @@ class DAFaster(Detector):
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self.adversary.load_state(state["adversary"])
+
+
+def _start(layer: Any, spread: float) -> None:
+    nn.init.normal_(layer.weight, std=spread)
+    nn.init.zeros_(layer.bias)
 
 
 def _told(logits: Tensor, domain: float) -> Tensor:

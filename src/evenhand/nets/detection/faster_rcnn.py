@@ -1,7 +1,7 @@
 """Faster R-CNN of torchvision in the sizes that the papers and a laptop need.
 
-Images come as floats in 0..1; the detector normalises and resizes them itself, so torchvision's checkpoints load as they
-are. BatchNorm is frozen everywhere, as in detection it is.
+Images come as floats in 0..1; the detector normalises and resizes them itself, so torchvision's checkpoints load as
+they are. BatchNorm is frozen everywhere, as in detection it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from evenhand.nets.detection.torchvision import torchvision
 from evenhand.nets.weights import read_tensors
 
 BACKBONES = ("mobilenet_v2", "resnet18-fpn", "resnet50-c4", "resnet50-fpn", "resnet101-c4", "resnet101-fpn")
-FILES = {"mobilenet_v2": "mobilenet_v2", "resnet18": "resnet18"}  # ImageNet weights that we can fetch
 
 
 def build_detector(
@@ -49,6 +48,8 @@ def build_detector(
     ratios = (0.5, 1.0, 2.0)
     name, _, kind = backbone.partition("-")
     more: dict[str, Any] = {}
+    body: Any
+    sizes: tuple[tuple[int, ...], ...]
     if kind == "fpn":
         body = _pyramid(tv, name, pyramid)
         sizes = tuple((side,) for side in anchors)
@@ -126,8 +127,8 @@ def _trunk(tv: Any, name: str) -> nn.Module:
     body = _Numbered()
     for part in ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3"):
         body.add_module(part, getattr(whole, part))
-    for part in (body.conv1, body.layer1):  # as published: the stem and the first stage stay as they came
-        part.requires_grad_(False)
+    for fixed in (whole.conv1, whole.layer1):  # as published: the stem and the first stage stay as they came
+        fixed.requires_grad_(False)
     body.out_channels = 1024
     return body
 

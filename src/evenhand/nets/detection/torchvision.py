@@ -43,10 +43,8 @@ def _completed() -> ModuleType:
     for name in ("nms", "qnms"):
         _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     found = importlib.import_module("torchvision")
-    boxes, pool = (importlib.import_module(f"torchvision.ops.{name}") for name in ("boxes", "poolers"))
-    align = importlib.import_module("torchvision.ops.roi_align")
-    for module in (boxes, found.ops):
-        module.nms = ops.nms
-    for module in (pool, align, found.ops):
-        module.roi_align = ops.roi_align
+    for place in ("ops", "ops.boxes"):
+        setattr(importlib.import_module(f"torchvision.{place}"), "nms", ops.nms)  # noqa: B010
+    for place in ("ops", "ops.poolers", "ops.roi_align"):
+        setattr(importlib.import_module(f"torchvision.{place}"), "roi_align", ops.roi_align)  # noqa: B010
     return found
