@@ -68,12 +68,11 @@ def gradients(module: Any) -> list[Tensor | None]:
 
 
 def losses(method: Any, batch: dict[str, Batch]) -> dict[str, Tensor]:
-    """torchvision's own training pass with the step's own draws."""
+    """torchvision's own training pass, with the step's own draws."""
     rows = batch["source"]
     wanted = [{"boxes": found.boxes, "labels": found.labels + 1} for found in rows.y]
     method.net.train()
-    with method.sampling():
-        return method.net([x.clone() for x in rows.x], wanted)
+    return method.net([x.clone() for x in rows.x], wanted)
 
 
 def moved(before: list[Tensor], module: Any) -> list[Tensor]:
@@ -117,7 +116,7 @@ def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> d
     ):
         p = heads.image(levels[0]).sigmoid()
         image.append(-(domain * p.log() + (1 - domain) * (1 - p).log()).mean())
-        with method.sampling():
+        with method._dropping():
             q = heads.instance(vectors).sigmoid()
         instance.append(-(domain * q.log() + (1 - domain) * (1 - q).log()).mean())
         of = [i for i, n in enumerate(counts) for _ in range(n)]

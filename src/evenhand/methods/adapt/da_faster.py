@@ -8,7 +8,8 @@ classification part, as recommended, or all of it; the adversarial terms enter i
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from evenhand.methods.adapt.detector import Detector, DetectorTable, Pass, Scala
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import reverse_gradient
 from evenhand.pieces.sam import SAM
+from evenhand.randomness import mix
 
 
 class DAFasterSettings(DetectorTable):
@@ -131,14 +133,21 @@ class DAFaster(Detector):
             if s.image:
                 terms["image"] += [_told(heads.image(reverse_gradient(level, s.reversal)), domain) for level in levels]
             if s.instance:
-                with self.sampling():
+                with self._dropping():
                     terms["instance"].append(_told(heads.instance(reverse_gradient(vectors, s.reversal)), domain))
             if s.consistency:
-                with self.sampling():  # drops out what the term above does: both speak of the same classifier
+                with self._dropping():  # drops out what the term above does: both speak of the same classifier
                     terms["consistency"].append(self._disagreement(heads, levels, vectors, counts))
         found = {key: torch.stack(values).mean() for key, values in terms.items() if values}
         total = torch.stack(list(found.values())).sum() if found else seen.classification.new_zeros(())
         return total, {key: value.detach() for key, value in found.items()}
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Dropout draws from the global generators: here from this step's own seed, every time the same."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(mix(self.seed, "dropout", self.at.step, parallel.rank()))
+            yield
 
     def _disagreement(self, heads: Any, levels: list[Tensor], vectors: Tensor, counts: list[int]) -> Tensor:
         """Mean over regions of |mean over the cells of its image - region| in probabilities, gradients not reversed."""

@@ -2,7 +2,8 @@
 
 An image goes through the backbone; a region network says where something is, and the heads say what and exactly where.
 Its four losses, two of classification and two of box regression, are the task loss of the methods that adapt it.
-Anchors and regions are sampled by the step's own seed, and a second pass may be handed the regions of the first.
+Anchors and regions of an image are sampled by the step's seed and the image's place in the joint batch, so the same
+in every pass and in any number of processes; a second pass may be handed the regions of the first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from evenhand.methods.common import Optim, Schedule
 from evenhand.methods.protocol import Finder, Progress
 from evenhand.nets.detection.faster_rcnn import BACKBONES, build_detector, load_backbone
 from evenhand.pieces.player import Player
-from evenhand.randomness import mix
+from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 Scalars = dict[str, Tensor]
@@ -66,7 +67,7 @@ class DetectorOptim(Optim):
     schedule: Schedule = Field("steps", description="of the learning rate")
     milestones: list[float] = Field([5 / 7], description="epochs, or shares of the run when below 1")
     factors: list[float] = Field([1.0, 0.1], description="learning-rate factor before, between, after")
-    precision: Literal["float32"] = "float32"
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="autocast type of backbone and box head")
     channels_last: bool = Field(False, description="memory layout")
 
 
@@ -116,6 +117,8 @@ class Detector(Finder):
             raise ValueError(f"batch = {s.batch} cannot be shared by {parallel.world()} processes alike; round it")
         self.settings, self.data, self.seed, self.device = s, data, seed, device
         self.net: Any = s.net.build(len(data.classes)).to(device)
+        for part in (self.net.rpn, self.net.roi_heads):
+            part.fg_bg_sampler = Sampler(self, part.fg_bg_sampler)
         self.player = s.optim.player(self.net, seed=seed)
         self.at = Progress(0, 1, 1)
 
@@ -149,13 +152,11 @@ class Detector(Finder):
         wanted = [{"boxes": found.boxes.float(), "labels": found.labels + 1} for found in objects]
         framed, wanted = self.net.transform(images, wanted)
         maps, objectness, deltas, anchors, proposals = self.propose(framed)
-        with self.sampling():
-            labels, matched = self.net.rpn.assign_targets_to_anchors(anchors, wanted)
-            offsets = self.net.rpn.box_coder.encode(matched, anchors)
-            rpn = self.net.rpn.compute_loss(objectness, deltas, labels, offsets)
-            if regions is None:
-                boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(proposals, wanted)
-                regions = Regions(boxes, kinds, offsets)
+        labels, matched = self.net.rpn.assign_targets_to_anchors(anchors, wanted)
+        rpn = self.net.rpn.compute_loss(objectness, deltas, labels, self.net.rpn.box_coder.encode(matched, anchors))
+        if regions is None:
+            boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(proposals, wanted)
+            regions = Regions(boxes, kinds, offsets)
         vectors = self.vectors(maps, regions.boxes, framed.image_sizes)
         logits, corrections = self.net.roi_heads.box_predictor(vectors)
         roi = fastrcnn_loss(logits, corrections, regions.labels, regions.offsets)
@@ -167,8 +168,9 @@ class Detector(Finder):
         """Maps, scores and offsets of all anchors, the anchors, and the proposals of each image; needs no label."""
         from torchvision.models.detection.rpn import concat_box_prediction_layers  # type: ignore[import-untyped]
 
-        maps = self.net.backbone(framed.tensors)
-        maps = {"0": maps} if isinstance(maps, Tensor) else maps
+        with self.player.autocast():
+            maps = self.net.backbone(framed.tensors)
+        maps = {name: level.float() for name, level in ({"0": maps} if isinstance(maps, Tensor) else maps).items()}
         levels = list(maps.values())
         scores, deltas = self.net.rpn.head(levels)
         anchors = self.net.rpn.anchor_generator(framed, levels)
@@ -180,11 +182,9 @@ class Detector(Finder):
 
     def vectors(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
         """(R, d), one row for each region."""
-        return self.net.roi_heads.box_head(self.net.roi_heads.box_roi_pool(maps, boxes, sizes))
-
-    def sampling(self) -> Any:
-        """torchvision draws from the global generator: here from this step's own, the same in every pass."""
-        return _Seeded(mix(self.seed, "regions", self.at.step, parallel.rank()), self.device)
+        pooled = self.net.roi_heads.box_roi_pool(maps, boxes, sizes)
+        with self.player.autocast():
+            return self.net.roi_heads.box_head(pooled).float()
 
     # what is learned
 
@@ -201,15 +201,21 @@ class Detector(Finder):
         self.player.load_state(state["player"])
 
 
-class _Seeded:
-    """The global generators at a seed inside the block, as they were after it."""
+class Sampler:
+    """In place of torchvision's, which draws from the global generator: some positive, some negative of each image."""
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self.seed, self.fork = seed, torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    def __init__(self, method: Detector, like: Any) -> None:
+        self.method, self.count, self.share = method, like.batch_size_per_image, like.positive_fraction
 
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        torch.manual_seed(self.seed)
-
-    def __exit__(self, *how: Any) -> None:
-        self.fork.__exit__(*how)
+    def __call__(self, matched: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Masks of what is taken; matched (A,) of an image: 1 and more positive, 0 negative, below ignored."""
+        taken: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for i, row in enumerate(matched):
+            chance = dice(self.method.seed, "regions", self.method.at.step, parallel.rank() * len(matched) + i)
+            positive, negative = (row >= 1).nonzero()[:, 0], (row == 0).nonzero()[:, 0]
+            room = min(len(positive), int(self.count * self.share))
+            for some, most, masks in ((positive, room, taken[0]), (negative, self.count - room, taken[1])):
+                mask = torch.zeros_like(row, dtype=torch.uint8)
+                mask[some[torch.randperm(len(some), generator=chance)[:most].to(some.device)]] = 1
+                masks.append(mask)
+        return taken
