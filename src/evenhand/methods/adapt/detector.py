@@ -160,6 +160,10 @@ class Detector(Finder):
         vectors = self.vectors(maps, regions.boxes, framed.image_sizes)
         logits, corrections = self.net.roi_heads.box_predictor(vectors)
         roi = fastrcnn_loss(logits, corrections, regions.labels, regions.offsets)
+        # Means over anchors and over regions, of which a process may have more than another.
+        anchors_share = parallel.share(logits.new_tensor(float(self.net.rpn.fg_bg_sampler.taken)))
+        regions_share = parallel.share(logits.new_tensor(float(len(logits))))
+        rpn, roi = [part * anchors_share for part in rpn], [part * regions_share for part in roi]
         said = {"rpn_class": rpn[0], "rpn_box": rpn[1], "roi_class": roi[0], "roi_box": roi[1]}
         kept = {key: value.detach() for key, value in said.items()}
         return Pass(rpn[0] + roi[0], rpn[1] + roi[1], list(maps.values()), vectors, regions, kept)
@@ -206,6 +210,7 @@ class Sampler:
 
     def __init__(self, method: Detector, like: Any) -> None:
         self.method, self.count, self.share = method, like.batch_size_per_image, like.positive_fraction
+        self.taken = 0  # at the last call
 
     def __call__(self, matched: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Masks of what is taken; matched (A,) of an image: 1 and more positive, 0 negative, below ignored."""
@@ -218,4 +223,5 @@ class Sampler:
                 mask = torch.zeros_like(row, dtype=torch.uint8)
                 mask[some[torch.randperm(len(some), generator=chance)[:most].to(some.device)]] = 1
                 masks.append(mask)
+        self.taken = sum(int(mask.sum()) for masks in taken for mask in masks)
         return taken
