@@ -146,7 +146,7 @@ class Detector(Finder):
 
     def forward(self, images: list[Tensor], objects: list[Found], regions: Regions | None = None) -> Pass:
         """The four losses; ``regions`` are those of an earlier pass over the same images."""
-        from torchvision.models.detection.roi_heads import fastrcnn_loss  # type: ignore[import-untyped]
+        from torchvision.models.detection.roi_heads import fastrcnn_loss
 
         self.net.train()
         wanted = [{"boxes": found.boxes.float(), "labels": found.labels + 1} for found in objects]
@@ -170,7 +170,7 @@ class Detector(Finder):
 
     def propose(self, framed: Any) -> tuple[dict[str, Tensor], Tensor, Tensor, list[Tensor], list[Tensor]]:
         """Maps, scores and offsets of all anchors, the anchors, and the proposals of each image; needs no label."""
-        from torchvision.models.detection.rpn import concat_box_prediction_layers  # type: ignore[import-untyped]
+        from torchvision.models.detection.rpn import concat_box_prediction_layers
 
         with self.player.autocast():
             maps = self.net.backbone(framed.tensors)

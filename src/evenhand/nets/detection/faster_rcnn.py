@@ -41,9 +41,9 @@ def build_detector(
     if backbone not in BACKBONES:
         raise UserError(f"no backbone '{backbone}' for a detector; {did_you_mean(backbone, BACKBONES)}")
     tv = torchvision()
-    from torchvision.models.detection import FasterRCNN  # type: ignore[import-untyped]
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead  # type: ignore[import-untyped]
-    from torchvision.models.detection.rpn import AnchorGenerator  # type: ignore[import-untyped]
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+    from torchvision.models.detection.rpn import AnchorGenerator
 
     ratios = (0.5, 1.0, 2.0)
     name, _, kind = backbone.partition("-")
@@ -134,7 +134,7 @@ def _trunk(tv: Any, name: str) -> nn.Module:
 
 
 def _pyramid(tv: Any, name: str, channels: int) -> nn.Module:
-    from torchvision.models.detection.backbone_utils import BackboneWithFPN  # type: ignore[import-untyped]
+    from torchvision.models.detection.backbone_utils import BackboneWithFPN
 
     whole = getattr(tv.models, name)(weights=None, norm_layer=tv.ops.FrozenBatchNorm2d)
     for part in (whole.conv1, whole.layer1):
