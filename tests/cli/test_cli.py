@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import evenhand
+from evenhand.data.sets.catalogue import DATASETS
 from evenhand.methods import METHODS
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.nets import NETS
@@ -89,8 +90,8 @@ def test_every_command_has_help(cli: Cli) -> None:
 
 
 def test_list_names_everything(cli: Cli) -> None:
-    text = cli("list").fine()
-    for name in [*METHODS, *recipe_names(), *NETS]:
+    text = cli("list", "--all").fine()
+    for name in [*METHODS, *recipe_names(), *NETS, *DATASETS]:
         assert name in text
 
 

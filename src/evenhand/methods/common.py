@@ -31,7 +31,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Net(Settings):
     """A network by name."""
 
-    name: str = Field("resnet32", description="see evenhand list")
+    name: str = Field("resnet32", description="see evenhand list nets")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
     heads: int | None = Field(None, gt=0, description="of a vision transformer's attention; default: the net's own")
