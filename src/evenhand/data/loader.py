@@ -182,6 +182,8 @@ def in_order(stream: Stream, rows: Tensor, batch: int) -> Iterator[tuple[Tensor,
 
 def moved(value: Any, device: torch.device) -> Any:
     """Tensors to the device, in lists and named tuples too."""
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if hasattr(value, "_fields"):
