@@ -55,7 +55,10 @@ class Task(ABC):
 
     @abstractmethod
     def table(self, method: Any, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
-        """Everything the report shows of a held-out stream, as plain values; arrays go to files of their own."""
+        """Everything the report shows of a held-out stream, as plain values.
+
+        Arrays go to files of their own, as do bytes, whose key is the file's name.
+        """
 
     def watch(self, method: Any, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Numbers of streams whose labels nobody may see, at each evaluation."""

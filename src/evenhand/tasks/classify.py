@@ -63,9 +63,13 @@ class Classify(Task):
         return found.scalars(method.data.groups) | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        from evenhand import parallel
         from evenhand.measure.classification import evaluate
+        from evenhand.measure.examples import files_of
 
-        return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
+        found = evaluate(method.predict, stream, batch=batch)
+        files = files_of(found, stream) if parallel.is_writer() else {}
+        return found.table(method.data.groups) | files | method.details()
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Of a target domain: what its predictions look like, and how far it is from the source.
