@@ -52,6 +52,7 @@ class Log:
         self.writer = parallel.is_writer()
         self.path = folder / "log.jsonl"
         self.noted: set[str] = set()  # Python's warnings that are in the log
+        self.at = 0, 0.0  # step and epoch of the last row
         self.board = self._open_board(folder) if tensorboard and self.writer else None
         self.bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -76,6 +77,8 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.stop()
+        if isinstance(error, UserError):  # such as divergence: a report tells it from a run that still goes on
+            self.row("event", *self.at, {"event": "failed", "reason": str(error)})
         if self.board is not None:
             self.board.close()
 
@@ -87,6 +90,7 @@ class Log:
             atomic.write(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
+        self.at = step, epoch
         if not self.writer:
             return
         with self.path.open("a") as out:

@@ -6,7 +6,9 @@ A task outside the package is named as ``module:object``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from evenhand.errors import UserError, did_you_mean
@@ -30,7 +32,8 @@ class Task(ABC):
 
     ``headline`` is the number that decides, ``tail`` what it does to rare classes. ``per_class`` metrics are lists in
     measure.json with one entry for each class. ``judged_by`` are the keys of measure.json on which scores depend
-    besides the method: runs that differ in them do not compare. ``whole`` images lose no margin to cropping.
+    besides the method: runs that differ in them do not compare. ``whole`` images lose no margin to cropping. ``aims``
+    tells which metrics a ``method.objective`` is after, where they are not called the same.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Task(ABC):
     per_class: tuple[Metric, ...]
     judged_by: tuple[str, ...] = ()
     whole: bool = False
+    aims: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def metric(self, key: str) -> Metric:
         """The metric called ``key``."""

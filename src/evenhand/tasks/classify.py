@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from evenhand.tasks import Scores, Task
@@ -52,6 +53,11 @@ class Classify(Task):
     )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
+    aims = MappingProxyType({
+        "coverage": ("min_coverage", "coverage_violation"),
+        "head-tail-coverage": ("min_head_tail_coverage",),
+        "f-beta": ("macro_f1",),
+    })  # fmt: skip
 
     def score(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> Scores:
         from evenhand.measure.classification import evaluate

@@ -63,9 +63,7 @@ class Memory(Source):
 
     decodes = False
 
-    def __init__(
-        self, samples: Tensor, names: Sequence[str] | None = None, origin: Source | None = None
-    ) -> None:
+    def __init__(self, samples: Tensor, names: Sequence[str] | None = None, origin: Source | None = None) -> None:
         if (samples.dtype, samples.ndim) not in KINDS:
             raise ValueError(
                 f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
