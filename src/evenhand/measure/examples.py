@@ -24,7 +24,7 @@ from evenhand.data.stream import Stream
 from evenhand.measure.classification import Evaluation
 
 MOST, SUREST, EACH, CLOSE = 200, 24, 6, 2  # shown in all; surest mistakes; of a confusion; hits of a class
-BYTES = 800_000  # of all pictures together
+BYTES = 600_000  # of all pictures together
 SIDE, LETTERS = 96, 400  # of a picture, of a text
 SHARP = 40  # pixels up to which JPEG would blur more than it saves
 BATCH = 16  # pictures held at a time

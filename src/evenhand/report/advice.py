@@ -11,7 +11,7 @@ from evenhand.measure.intervals import wilson
 from evenhand.report.records import RunGroup, finite
 from evenhand.report.scores import FEW, class_scores, counts_of
 
-GUESSING = 1.5  # times the mean recall of a coin
+GUESSING = 1.5  # times the mean recall of chance
 APART = 10.0  # points of recall between head and tail
 UNSURE = 10.0  # points of calibration error
 PAIRED = 0.25  # of all errors between two classes
@@ -41,7 +41,7 @@ def _guesses(group: RunGroup) -> str:
     found, classes = _mean(group, "mean_recall"), len(group.classes[0])
     if found is None or classes < 2 or found >= GUESSING * 100 / classes:
         return ""
-    chance = f"mean recall {found:.1f} %, a coin has {100 / classes:.1f} %"
+    chance = f"mean recall {found:.1f} %, chance alone {100 / classes:.1f} %"
     return f"{group.name} hardly does better than guessing ({chance}): train longer, or start from pretrained weights."
 
 

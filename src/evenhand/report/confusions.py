@@ -17,7 +17,7 @@ from evenhand.report.table import Cell, Table
 
 OPENED = 2  # groups whose matrices are not folded away
 SPELT = 30  # classes up to which every count stands on the page
-LISTED = 40  # confusions in words
+BESIDE, LISTED = 11, 40  # confusions in words, beside a matrix of counts and without one
 Pair = tuple[int, int]
 
 
@@ -49,7 +49,8 @@ def _confusions(group: RunGroup, counts: np.ndarray, mark: str, sharing: int) ->
         sorted_names = [classes[k] for k in order]
         drawing = plots.plot_confusion(counts[np.ix_(order, order)], sorted_names, group.name)
         text = parts.figure(drawing, told)
-    text += parts.table(_errors(counts, classes, links))
+    most = BESIDE if len(classes) <= SPELT else LISTED
+    text = parts.matched(text + parts.table(_errors(counts, classes, links, most)))
     place = record.name if record else ""
     dialogs = (
         parts.dialog(
@@ -78,16 +79,16 @@ def _matrix(
             n, share = int(counts[t, p]), counts[t, p] / whole
             told = _told((t, p), counts, classes) if n else ""
             cells.append(
-                {"n": n, "share": f"{100 * share**0.7:.0f}", "hit": t == p, "dark": share > 0.4, "told": told,
+                {"n": n, "share": f"{100 * share**0.7:.0f}", "hit": t == p, "dark": share > 0.55, "told": told,
                  "link": links.get((t, p), "")}
             )  # fmt: skip
         rows.append({"name": classes[t], "n": int(counts[t].sum()), "cells": cells})
     return rows
 
 
-def _errors(counts: np.ndarray, classes: Sequence[str], links: Mapping[Pair, str]) -> Table:
+def _errors(counts: np.ndarray, classes: Sequence[str], links: Mapping[Pair, str], most: int) -> Table:
     errors = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
-    worst = [divmod(int(w), len(counts)) for w in np.argsort(-errors, axis=None, kind="stable")[:LISTED]]
+    worst = [divmod(int(w), len(counts)) for w in np.argsort(-errors, axis=None, kind="stable")[:most]]
     rows = []
     for t, p in ((int(t), int(p)) for t, p in worst if errors[t, p]):
         share = 100 * counts[t, p] / counts[t].sum()

@@ -112,7 +112,7 @@ def plot_scores(
                 fill: dict[str, Any] = {"markerfacecolor": "none"} if hollow else {"markeredgewidth": 0}
                 span = ranges[name][k] if ranges and name in ranges else None
                 if span:
-                    axes.plot([x, x], [span[0], span[-1]], color=tint, alpha=0.5, linewidth=0.8)
+                    axes.plot([x, x], [span[0], span[-1]], color=tint, alpha=0.85, linewidth=1)
                 axes.plot([x, x], [values[:, i].min(), values[:, i].max()], color=tint, alpha=0.55, linewidth=3)
                 axes.plot([x], [mean[i]], shape, color=tint, markersize=6, gid=gid, **fill)
                 each = ", ".join(f"{v:.{metric.digits}f}" for v in values[:, i])

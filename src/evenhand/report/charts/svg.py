@@ -100,7 +100,7 @@ def _inline(svg: str, alt: str, tips: Mapping[str, str], pixels: int) -> str:
     svg = re.sub(r"<g></g>|<g/>|<defs></defs>|<defs/>", "", svg)
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg)
     return (
-        f'<svg role="img" aria-label="{html.escape(alt)}" style="width:100%;max-width:{pixels}px" '
+        f'<svg role="img" aria-label="{html.escape(alt)}" style="width:100%;max-width:{pixels}px;--natural:{pixels}px" '
         f'font-family="system-ui, sans-serif" stroke-linejoin="round"{svg.removeprefix("<svg").rstrip()}\n'
     )
 

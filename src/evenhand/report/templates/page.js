@@ -36,7 +36,7 @@ for (const table of document.querySelectorAll("table.browsed")) {
   input.type = "search";
   input.placeholder = "cat, tail …";
   label.append("Show only ", input, " ", count);
-  table.parentElement.before(label);
+  table.parentElement.prepend(label);
   const texts = rows.map((row) => row.textContent.toLowerCase());
   const filter = () => {
     const wanted = input.value.trim().toLowerCase();
