@@ -120,6 +120,12 @@ def test_seeds_share_their_test_so_the_interval_is_of_one_seeds_n(tmp_path: Path
     assert class_scores(group(*runs))[0].samples == 2
 
 
+def test_of_many_classes_those_of_lowest_recall_are_listed(tmp_path: Path) -> None:
+    table = score_table(group(make_run(tmp_path, "ce")), most=2)
+    assert [str(row[0]) for row in table.rows] == ["eel", "cat"]
+    assert "the 2 of 4 classes with the lowest recall" in table.caption
+
+
 def test_another_splits_matrix_goes_with_its_measurement(tmp_path: Path) -> None:
     run = make_run(tmp_path, "ce", split="val")
     np.savez_compressed(run / "confusion-val.npz", confusion=np.diag([1, 2, 3, 4]))

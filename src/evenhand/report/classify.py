@@ -24,6 +24,7 @@ from evenhand.report.tables import number_cell, per_class_table, said
 from evenhand.tasks.classify import CLASSIFY
 
 (RECALL,) = CLASSIFY.per_class
+ROWS, LEAST, SCREEN = 1000, 50, 100  # of all class tables of a page, of one of them, in the terminal
 CURVES = {"train": ("loss",), "val": ("mean_recall", "min_recall", "accuracy", "ece", "loss")}
 
 
@@ -53,12 +54,12 @@ def _tables(members: Sequence[RunGroup], classes: ClassData) -> Markup:
     if not any(class_scores(g) for g in members):
         return class_table(members, "Recall per class as a table")
     text = Markup()
-    if len(members) > 1:
+    if len(members) > 1 and len(classes[0]) <= ROWS:
         records = [r for g in members for r in g.records]
         compared = with_counts(per_class_table(records), [g for g in members if g.measured])
         text += parts.fold("Recalls side by side", parts.table(compared), len(classes[0]) <= 12)
     for group in members:
-        if (table := score_table(group)).rows:
+        if (table := score_table(group, most=max(LEAST, ROWS // len(members)))).rows:
             title = f"Recall, precision and F1 of each class: {group.name}"
             text += parts.fold(title, parts.table(table), len(members) == 1)
     return text
@@ -66,7 +67,7 @@ def _tables(members: Sequence[RunGroup], classes: ClassData) -> Markup:
 
 def terminal_table(groups: Sequence[RunGroup]) -> Table:
     """All numbers of one group, or the recalls of several."""
-    table = score_table(groups[0], wide=False) if len(groups) == 1 and groups[0].measured else None
+    table = score_table(groups[0], wide=False, most=SCREEN) if len(groups) == 1 and groups[0].measured else None
     records = [r for g in groups for r in g.records]
     return table if table and table.rows else with_counts(per_class_table(records), [g for g in groups if g.measured])
 

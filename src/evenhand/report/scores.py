@@ -14,6 +14,7 @@ from evenhand.report.table import Cell, Table
 from evenhand.report.tables import number_cell
 
 FEW = 10  # samples below which a share says little
+LISTED = 1000  # classes in a table
 INTERVAL = "95 % interval"
 Values = tuple[tuple[str, float], ...]  # (which run, per cent)
 
@@ -48,12 +49,17 @@ def counts_of(record: RunRecord) -> np.ndarray | None:
 
 def class_scores(group: RunGroup) -> list[ClassScore]:
     """By class index; empty if no run has its matrix."""
-    found = [(r.label, m) for r in group.measured if (m := counts_of(r)) is not None]
-    return [_score(found, k) for k in range(len(group.classes[0]))] if found else []
+    found = []
+    for record in group.measured:
+        if (counts := counts_of(record)) is not None:
+            found.append((record.label, counts.diagonal().tolist(), counts.sum(1).tolist(), counts.sum(0).tolist()))
+    if not found:
+        return []
+    return [_score([(name, h[k], n[k], t[k]) for name, h, n, t in found]) for k in range(len(group.classes[0]))]
 
 
-def _score(found: Sequence[tuple[str, np.ndarray]], k: int) -> ClassScore:
-    numbers = [(label, int(m[k, k]), int(m[k].sum()), int(m[:, k].sum())) for label, m in found]
+def _score(numbers: Sequence[tuple[str, int, int, int]]) -> ClassScore:
+    """Of (which run, hits, samples, taken for it)."""
     return ClassScore(
         min(n for *_, n, _ in numbers),
         min((taken for *_, taken in numbers if taken), default=0),
@@ -63,15 +69,19 @@ def _score(found: Sequence[tuple[str, np.ndarray]], k: int) -> ClassScore:
     )
 
 
-def score_table(group: RunGroup, *, wide: bool = True) -> Table:
-    """Recall, precision and F1 of each class, most training samples first; empty rows if nothing was counted."""
+def score_table(group: RunGroup, *, wide: bool = True, most: int = LISTED) -> Table:
+    """Recall, precision and F1 of each class, most training samples first; empty rows if nothing was counted.
+
+    Of more than ``most`` classes, those of lowest recall.
+    """
     classes, trained, named = group.classes
     member = {index: name for name, members in named.items() for index in members}
     scores, split = class_scores(group), group.measure.get("split", "test")
     columns = ["class", "group", "training", split, "recall (%)", INTERVAL, "taken for it", "precision (%)", INTERVAL,
                "F1 (%)"]  # fmt: skip
-    rows = []
-    for k in by_count(group.classes) if scores else ():
+    rows, order = [], by_count(group.classes) if scores else []
+    lowest = sorted(order, key=lambda k: (scores[k].span("recall") or (0, 101))[1])[:most]
+    for k in order if len(order) <= most else lowest:
         s = scores[k]
         row = [
             Cell(classes[k]), Cell(member.get(k, "")), Cell(f"{trained[k]:,}"), _count(s.samples),
@@ -79,8 +89,10 @@ def score_table(group: RunGroup, *, wide: bool = True) -> Table:
             _share(s.precision, "never said"), _interval(s, "precision"), _share(s.f1, "no sample"),
         ]  # fmt: skip
         rows.append(tuple(row if wide else row[:6] + row[7:8] + row[9:]))
+    some = f"the {most:,} of {len(order):,} classes with the lowest recall"
+    which = "most training samples first" if len(order) <= most else some
     caption = (
-        f"{group.name}: most training samples first; n is the {split} split's, intervals are Wilson's"
+        f"{group.name}: {which}; n is the {split} split's, intervals are Wilson's"
         f"{', of the mean over seeds for one seed’s n' if len(group.measured) > 1 else ''}"
     )
     columns = columns if wide else columns[:6] + columns[7:8] + columns[9:]
