@@ -117,11 +117,12 @@ def plot_scores(
                 axes.plot([x], [mean[i]], shape, color=tint, markersize=6, gid=gid, **fill)
                 each = ", ".join(f"{v:.{metric.digits}f}" for v in values[:, i])
                 tips[gid] = f"{names[k]}, {name}: {metric.name} {metric.said(mean[i])} (seeds: {each})"
-        if metric.unit:
-            axes.set_ylim(-2, 102)
-        elif not robust_axis(axes, np.concatenate([np.ravel(np.array(seeds, float)) for seeds in series.values()])):
-            axes.set_ylim(0, None)
-        axes.set_ylabel(metric.label if named else f"{metric.label}, mean of neighbouring classes")
+        every = np.concatenate([np.ravel(np.array(seeds, dtype=float)) for seeds in series.values()])
+        log = not metric.unit and robust_axis(axes, every)
+        if not log:
+            axes.set_ylim(*((-2, 102) if metric.unit else (0, None)))
+        label = metric.label + " (log)" * log
+        axes.set_ylabel(label if named else f"{label}, mean of neighbouring classes")
         _name_classes(axes, [names[k] for k in order])
         legend(figure, handles, list(series))
 

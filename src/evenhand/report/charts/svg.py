@@ -119,8 +119,12 @@ def robust_axis(axes: Any, values: Any) -> bool:
     there = there[np.isfinite(there) & (there > 0)]
     if not len(there) or there.max() < EXPLODED * np.median(there):
         return False
-    below = np.nanmin(np.asarray(values, dtype=float)) <= 0
-    axes.set_yscale(*(("symlog",) if below else ("log",)), **({"linthresh": np.median(there)} if below else {}))
+    if np.nanmin(np.asarray(values, dtype=float)) > 0:
+        axes.set_yscale("log")
+    else:
+        axes.set_yscale("symlog", linthresh=np.median(there))
+    axes.yaxis.set_major_formatter("{x:g}")  # its own are mathematics, which our texts are not
+    axes.yaxis.set_minor_formatter("")
     return True
 
 
