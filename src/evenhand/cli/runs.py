@@ -61,13 +61,12 @@ def report(
     """One self-contained HTML page, several runs side by side."""
     from evenhand.report.page import write_report
     from evenhand.report.reading import load_run, run_folders
-    from evenhand.report.records import apart, group_runs
-    from evenhand.report.verdict import advice, task_cautions
+    from evenhand.report.records import group_runs
+    from evenhand.report.verdict import task_cautions
 
     folders = run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
-    groups, _ = apart(group_runs(map(load_run, folders)))
-    for line in task_cautions(groups) + [f"What to try next: {line}" for line in advice(groups)]:
+    for line in task_cautions(group_runs(map(load_run, folders))):
         print(line)
 
 
