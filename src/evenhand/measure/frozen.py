@@ -51,7 +51,7 @@ def embed(streams: Streams, network: str, side: int) -> Streams:
             with atomic.replacing(kept, "free space or set EVENHAND_DATA") as part:
                 save_file({"vectors": _compute(stream, fetched or backbone(network), side, key)}, part)
         names = [stream.samples.name(row) for row in range(len(stream))]
-        embedded[key] = replace(stream, samples=Memory(load_file(kept)["vectors"], names))
+        embedded[key] = replace(stream, samples=Memory(load_file(kept)["vectors"], names, stream.samples))
     return embedded
 
 

@@ -34,7 +34,7 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
 
 
 def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
-    """Measure an opened run on a split of its data; matrices go to array files such as ``confusion.npz``."""
+    """Measure an opened run on a split of its data; ``confusion.npz``, ``predictions.csv`` and the like lie beside."""
     if split not in data.streams:
         raise UserError(f"this run has no '{split}' split; it has: {', '.join(data.streams)}")
     task, batch = run.method.task, run.recipe.run.eval_batch
@@ -60,8 +60,12 @@ def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
     if run.recipe.run.select_also:
         table["also"] = _measure_also(run, data, split)
     arrays = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, np.ndarray)}
+    files = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, bytes)}
     if parallel.is_writer():
         ending = "" if final else f"-{split}"
+        for key, content in files.items():
+            named = Path(key)
+            atomic.write(run.folder / f"{named.stem}{ending}{named.suffix}", content)
         for key, array in arrays.items():
             write_array(run.folder / f"{key}{ending}.npz", key, array)
         path = run.folder / (FILE if final else f"measure{ending}.json")
