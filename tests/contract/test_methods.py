@@ -60,6 +60,14 @@ def adapt(name: str = "sdat", optim: Tree | None = None, **method: Any) -> Tree:
     return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}, "data": {"target": "shapes-negative"}}
 
 
+def active(name: str, optim: Tree | None = None, **method: Any) -> Tree:
+    """With some of the target's samples labelled."""
+    tree = {"name": name, "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, **method}
+    tree |= {"hidden": 16} if name == "vaada" else {}
+    data = {"target": "shapes-negative", "labels": str(Path(__file__).with_name("labels.csv"))}
+    return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}, "data": data}
+
+
 def self_training(name: str, **method: Any) -> Tree:
     tree = {"name": name, "batch": 8, "unlabelled_ratio": 2, "net": {"name": "small-cnn", "width": 4}, **method}
     return {"method": {**tree, "optim": {"lr": 0.05, "ema": 0.9}}, "data": {"unlabelled_max": 24}}
@@ -114,6 +122,9 @@ CASES: dict[str, Tree] = {
     "sdat-adversary": adapt("sdat-ablation", smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
     "sdat-both": adapt("sdat-ablation", smooth="both", optim={"freeze_bn": False}),
     "sdat-all": adapt("sdat-ablation", smooth="all"),
+    "vaada": active("vaada"),
+    "vada": active("vaada", {"name": "adam", "lr": 1e-3, "ema": 0.9, "clip": 0}, target_share=0.25),
+    "mme": active("mme"),
 }  # fmt: skip
 
 every_case = pytest.mark.parametrize("name", CASES)

@@ -19,6 +19,7 @@ from evenhand import parallel
 from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
+from evenhand.methods.adapt.labelled import two_feeds
 from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets.bottleneck import Bottlenecked
@@ -86,8 +87,8 @@ class DomainAdversarial(Recogniser):
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         self.streams = streams
-        names = ("source", "target") if self.needs_target else ("source",)
-        return {name: Feed(name, self.settings.batch, (self.data.train_view,)) for name in names}
+        feeds = two_feeds(self.settings, streams, self.settings.batch, self.data.train_view, self.seed)
+        return feeds if self.needs_target else {"source": feeds["source"]}
 
     def schedule(self, at: Progress) -> None:
         s, self.at = self.settings, at

@@ -59,7 +59,17 @@ class VAT(Settings):
     xi: float | None = Field(None, gt=0, description="finite-difference step; default: what float32 can resolve")
 
 
-class AdaptTable(Settings):
+class LabelledTable(Settings):
+    """How labelled samples of the target (data.labels) are fed together with the source's."""
+
+    target_labels: bool = Field(True, description="learn from labelled target samples, too, where there are some")
+    target_share: float | None = Field(
+        None, gt=0, lt=1, description="of a batch, from the labelled target; default: its batches, then the source's"
+    )
+    centre: bool = Field(False, description="large images: their centre in training, too, instead of random crops")
+
+
+class AdaptTable(LabelledTable):
     """What the [method] tables of domain-adversarial methods have in common."""
 
     batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
