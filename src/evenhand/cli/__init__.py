@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from evenhand.cli import data, recipes, runs, training
+from evenhand.cli import data, labelling, recipes, runs, training
 
 app = typer.Typer(
     help="Even-handed models from uneven data: rare classes, few labels, other domains.",
@@ -26,6 +26,9 @@ app.command()(training.train)
 app.command()(runs.measure)
 app.command()(runs.sample)
 app.command()(training.reproduce)
+app.command()(labelling.select)
+app.command()(labelling.cycles)
+app.add_typer(labelling.labels_app, name="labels")
 app.command()(runs.report)
 app.command()(runs.hessian)
 app.command()(training.demo)

@@ -41,6 +41,7 @@ class Discriminator(Settings):
 
     hidden: int = Field(1024, gt=0, description="width of its hidden layers")
     batchnorm: bool = Field(True, description="BatchNorm between them; false: dropout 0.5")
+    dropout: bool = Field(True, description="false, with batchnorm = false: nothing between them")
 
 
 class Reversal(Settings):
@@ -76,6 +77,7 @@ class AdaptTable(LabelledTable):
     net: Net = Net(name="resnet50")
     bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
     bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
+    bottleneck_linear: bool = Field(False, description="nothing behind that layer, neither BatchNorm nor ReLU")
     head_hidden: int = Field(
         0, ge=0, description="width of a hidden layer in the head, with dropout 0.5 behind both; 0: none; mdd: 1024"
     )

@@ -1,8 +1,8 @@
 """VAADA: virtual adversarial active domain adaptation, the training behind S3VAADA (spec 08).
 
 As labelled target samples join, adaptation must keep learning from them. So the features fool a domain discriminator
-for which labelled target counts as source, predictions are kept steady under virtual adversarial changes and sure on the
-target (VADA's losses), and all layers learn at one high rate, with the gradients of features, classifier and
+for which labelled target counts as source, predictions are kept steady under virtual adversarial changes and sure on
+the target (VADA's losses), and all layers learn at one high rate, with the gradients of features, classifier and
 discriminator clipped each by its own norm. The choice of what to label is in evenhand.pieces.submodular.
 """
 
