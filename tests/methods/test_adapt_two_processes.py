@@ -41,7 +41,10 @@ CASES: dict[str, dict[str, Any]] = {
 LABELS = Path(__file__).parents[1] / "contract" / "labels.csv"
 ADVERSARIAL = {"discriminator": {"hidden": 16}, "reversal": {"steps": 2}}
 # Finite differences of VAT in float32 magnify rounding: small changes of inputs, large steps between them.
-OWN: dict[str, dict[str, Any]] = {"vaada": {"hidden": 16, "vat": {"epsilon": 0.5, "xi": 1.0}, "optim": {"lr": 0.01}}, "mme": {}}
+OWN: dict[str, dict[str, Any]] = {
+    "vaada": {"hidden": 16, "vat": {"epsilon": 0.5, "xi": 1.0}, "optim": {"lr": 0.01}},
+    "mme": {},
+}
 
 
 def run(name: str, folder: Path) -> dict[str, Any]:

@@ -32,8 +32,10 @@ ALL: Values = {
     "cycles.count": 5, "cycles.budget": 0.02, "cycles.alpha": 0.5, "cycles.beta": 0.3, "cycles.starts": 5,
     "cycles.epsilon": 5.0,
 }  # fmt: skip
-ADAM: Values = {"method.optim.name": "adam", "method.optim.lr": 1e-4, "method.optim.clip": 0, "method.optim.ema": 0.998}
-# DANN's reversal 2 / (1 + exp(-10 p)) - 1 over its 10,000 steps, its decay (1 + 10 p)^-0.75, a backbone ten times slower
+ADAM: Values = {
+    "method.optim.name": "adam", "method.optim.lr": 1e-4, "method.optim.clip": 0, "method.optim.ema": 0.998,
+}  # fmt: skip
+# DANN: reversal 2 / (1 + exp(-10 p)) - 1 over its 10,000 steps, decay (1 + 10 p)^-0.75, a backbone ten times slower
 # (it brings weights); cross-entropies of both domains are added, so twice our mean of the two.
 DANN: Values = {
     **SGD, "method.name": "domain-adversarial", "method.adversary": "dann", "method.batch": 36, "run.steps": 10_000,

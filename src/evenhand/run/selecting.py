@@ -142,11 +142,13 @@ def _refuse_trained(model: Model, pool: Pool) -> None:
         streams = model.run.data().streams
     except UserError:
         return  # its data are elsewhere: only whoever brings the pool can know
-    trained: set[Path] = set()
+    trained, root = set[Path](), Path(model.run.recipe.data.set)
     for key in ("labelled", "source", "target_labelled"):
         stream = streams.get(key)
-        paths = [] if stream is None else [stream.samples.path(row) for row in range(len(stream))]
-        trained |= {Path(path).resolve() for path in paths if path}
+        rows = () if stream is None else range(len(stream))
+        source = None if stream is None else stream.samples
+        # Small images are held in memory and have no path there, but the same name.
+        trained |= {Path(source.path(row) or root / source.name(row)).resolve() for row in rows if source is not None}
     mine = [Path(path).resolve() for row in range(len(pool.source)) if (path := pool.source.path(row))]
     if both := trained.intersection(mine):
         raise UserError(

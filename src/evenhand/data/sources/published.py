@@ -172,7 +172,7 @@ def _bytes(images: np.ndarray, path: Path) -> np.ndarray:
     whole = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), 64):
         some = images[start : start + 64]
-        if not (np.isfinite(some).all() and 0 <= some.min(initial=0) and some.max(initial=0) <= 1):
+        if not (np.isfinite(some).all() and some.min(initial=0) >= 0 and some.max(initial=0) <= 1):
             raise UserError(f"'{path}': images of floats must lie in 0..1; scale them, or save them as uint8")
         whole[start : start + 64] = np.rint(255 * some)
     return whole
