@@ -69,7 +69,7 @@ def test_labels_grow_and_leave_the_pool(whole: Path) -> None:
     assert told["cycles"][0]["batch"]["classes"] >= 1
     assert told["cycles"][2]["batch"] is None
     points = json.loads((whole / "batch-2.json").read_text())["points"]
-    assert {key: len(xy) for key, xy in points.items()} == {"source": 36, "pool": 36, "labelled": 4, "picked": 4}
+    assert {key: len(xy) for key, xy in points.items()} == {"source": 40, "pool": 36, "labelled": 4, "picked": 4}
 
 
 def test_every_cycle_starts_from_the_same_weights(whole: Path) -> None:
