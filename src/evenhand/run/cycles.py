@@ -126,7 +126,8 @@ def _select(own: Recipe, settings: Cycles, out: Path, round_: int, budget: int) 
         told["vap_and_entropy"] = float(both[0, 1].nan_to_num())
     batch = {"numbers": told, "points": _points(sight, streams, chosen)}
     atomic.write_json(out.with_name(f"batch-{round_}.json"), batch)
-    _gallery(own, [row.name for row in rows[:SHOWN]], out.with_suffix(".png"))
+    shown = read_domains(own.data)["target"] if own.data.embed else sight.pool  # images before any embedding
+    _gallery(shown, [row.name for row in rows[:SHOWN]], out.with_suffix(".png"))
     facts = {
         "pool": own.data.target, "run": own.run.folder, "by": settings.by, "why": "learn", "seed": how.seed,
         "kind": sight.pool.kind, "classes": list(sight.pool.classes), "picked": len(rows), "pool_size": len(sight.pool),
@@ -165,9 +166,8 @@ def _points(sight: Sight, streams: Streams, chosen: list[int]) -> dict[str, list
     }
 
 
-def _gallery(own: Recipe, names: list[str], out: Path) -> None:
-    """The picks as images, in their order, before any embedding; nothing where they are none."""
-    pool = read_domains(own.data)["target"]
+def _gallery(pool: Stream, names: list[str], out: Path) -> None:
+    """The picks as images, in their order; nothing where they are none."""
     if pool.kind != "images":
         return
     place = {name: row for row, name in enumerate(named(pool))}
