@@ -36,7 +36,8 @@ def experiment(root: Path, name: str, by: str, seed: int, last: list[float], com
     for cycle, accuracy in enumerate(last):
         batch = {"spacing": 0.1 * (cycle + 1), "coverage": 0.5, "classes": 2.0} if cycle < 2 else None
         rows.append({
-            "cycle": cycle, "labels": 4 * cycle, "accuracy": accuracy, "mean_recall": accuracy, "bought": [4 * cycle, 0],
+            "cycle": cycle, "labels": 4 * cycle, "accuracy": accuracy, "mean_recall": accuracy,
+            "bought": [4 * cycle, 0],
             "also": {ALSO[0]: accuracy + 0.01, ALSO[1]: accuracy + 0.02}, "batch": batch,
         })  # fmt: skip
         points = {"pool": [[0, 0], [1, 1]], "source": [[2, 2]], "picked": [[0, 1]]}
