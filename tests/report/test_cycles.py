@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evenhand import atomic
+from evenhand import atomic, cli
 from evenhand.errors import UserError
 from evenhand.report.cycles import (
     accuracy_table,
@@ -115,3 +116,20 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (folder / "cycles.json").write_text('{"by": 3}')
     with pytest.raises(UserError, match=r"cycles\.json .*repeat evenhand cycles"):
         group_experiments([folder])
+
+
+def test_the_command_finds_experiments_in_a_folder(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["evenhand", "report", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0)
+
+    assert report(str(folders[0].parent), "-o", str(tmp_path / "all.html")) == 0
+    assert "vaada-random" in (tmp_path / "all.html").read_text()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text("")
+    assert report(str(folders[0]), str(tmp_path / "run")) == 2
+    assert "do not go on one page" in capsys.readouterr().err

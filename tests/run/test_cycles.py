@@ -135,7 +135,11 @@ def test_another_recipe_is_refused(whole: Path) -> None:
         run_cycles(recipe(whole, by="margin"))
 
 
-def test_mistakes(tmp_path: Path) -> None:
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="runs in one process"):
+        run_cycles(recipe(tmp_path / "z"))
+    monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(UserError, match="rounds of 20 labels use up the pool of 40"):
         run_cycles(recipe(tmp_path / "a", cycles={"budget": 20}))
     with pytest.raises(UserError, match="no selector is called 'entrpy'; did you mean 'entropy'"):

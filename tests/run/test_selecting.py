@@ -242,3 +242,21 @@ def test_the_commands_around_it(run: Path, tmp_path: Path, capsys: Any, monkeypa
     recipe["data"]["labels"] = str(tmp_path / "labels.csv")
     again = train(validate(recipe, "second"))
     assert json.loads((again / "streams.json").read_text())["target_labelled"]["samples"] == 3
+
+
+def test_a_pool_of_texts(tmp_path: Path) -> None:
+    recipe = {
+        "method": {"name": "classifier", "batch": 16, "net": {"name": "text-mean", "width": 8}},
+        "data": {"set": "phrases", "n_max": 6, "test_per_class": 2},
+        "run": {"folder": str(tmp_path / "run"), "steps": 2, "progress": False, "threads": 1},
+    }
+    run = train(validate(recipe, "texts"))
+    (tmp_path / "pool.csv").write_text('text,label\n"a fine, long film",\nnothing of note,\nwords and words,\n')
+    rows = select(run, tmp_path / "pool.csv", 2, tmp_path / "picks.csv", by="entropy")
+    assert {row.text for row in read_picks(tmp_path / "picks.csv")} < {
+        "a fine, long film", "nothing of note", "words and words"
+    }  # fmt: skip
+    assert len(rows) == 2
+    assert read_facts(tmp_path / "picks.csv")["kind"] == "texts"
+    with pytest.raises(UserError, match="inputs of texts cannot be perturbed"):
+        select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv")

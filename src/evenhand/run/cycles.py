@@ -8,6 +8,7 @@ whatever was killed goes on when the command is repeated.
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +48,8 @@ def run_cycles(recipe: Recipe) -> Path:
         raise UserError(f"this recipe has no {missing}: start from one of ours, such as active-emoji")
     if recipe.data.labels:
         raise UserError("data.labels is what cycles write themselves: leave it out")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("evenhand cycles runs in one process: leave out torchrun, or train its cycles one by one")
     check_selector(settings.by)
     with locks.held(folder, wait=False):
         _begin(folder, recipe)
