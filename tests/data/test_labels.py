@@ -137,6 +137,11 @@ def test_stratified_holdout_has_every_class_in_proportion(labels: list[int], sha
         assert abs(int((y[held] == k).sum()) - exact) < 1
 
 
+def test_a_whole_share_is_not_rounded_up() -> None:
+    """0.1 * 30 is a little more than 3 in floating point."""
+    assert len(stratified_holdout([0, 1, 2] * 10, 0.1, 0, 3)[1]) == 3
+
+
 # picks and other tools
 
 
