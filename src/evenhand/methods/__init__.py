@@ -22,6 +22,9 @@ METHODS = {
     "vaada": "evenhand.methods.adapt.vaada:VAADA",
     "mme": "evenhand.methods.adapt.mme:MME",
     "sdat-ablation": "evenhand.methods.adapt.sdat_ablations:SDATAblation",
+    "detector": "evenhand.methods.adapt.detector:Detector",
+    "da-faster": "evenhand.methods.adapt.da_faster:DAFaster",
+    "mean-teacher": "evenhand.methods.adapt.mean_teacher:MeanTeacher",
 }
 
 
