@@ -259,7 +259,7 @@ def _chosen(group: Group) -> Markup:
         sheet = folder / f"picks-{number}.png"
         if sheet.is_file():
             data = base64.b64encode(sheet.read_bytes()).decode()
-            images += parts.picture(data, f"picks of round {number}", f"Round {number}, in the order of picks.")
+            images += parts.contact_sheet(data, f"picks of round {number}", f"Round {number}, in the order of picks.")
     caption = "Features along their two directions of largest variance; red squares: picked."
     drawn = parts.figure(plot_chosen(rounds), caption) if rounds else parts.missing()
     return drawn + images
