@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evenhand import __version__
-from evenhand.cli import data, exporting, listing, predicting, recipes, runs, training
+from evenhand.cli import data, exporting, labelling, listing, predicting, recipes, runs, training
 
 
 def _say_version(asked: bool) -> None:
@@ -37,6 +37,9 @@ app.command()(predicting.predict)
 app.command()(exporting.export)
 app.command()(runs.sample)
 app.command()(training.reproduce)
+app.command()(labelling.select)
+app.command()(labelling.cycles)
+app.add_typer(labelling.labels_app, name="labels")
 app.command()(runs.report)
 app.command()(runs.hessian)
 app.command()(training.demo)

@@ -32,17 +32,41 @@ from evenhand.data.sources.paths import (
 )
 from evenhand.data.sources.published import read_image_list
 from evenhand.data.sources.rows import TABLES, rows_of
+from evenhand.data.splits import stratified_holdout
 from evenhand.data.stream import Stream, Streams, join
 from evenhand.errors import UserError, did_you_mean
+from evenhand.randomness import dice
 
 
 def read_domains(settings: DataSettings) -> Streams:
     """Streams "train" and perhaps "val" (source), "target" (labels out of reach), and, where the target has
     labels, "test" and "target_labelled".
 
-    The target's own test split is the test; without one, the very images adapted to (Office-Home's protocol).
-    Where the target has both unlabelled and labelled training images, these are "target_labelled".
+    The target's own test split is the test; without one, target_test_share of its images, or the very images adapted to
+    (Office-Home's protocol). Where the target has both unlabelled and labelled training images, these are
+    "target_labelled".
     """
+    domains, target = _read_parts(settings)
+    trains = [_training(parts, name) for name, parts in domains.items()]
+    held = [parts["val"] for parts in domains.values() if "val" in parts]
+    if len(held) == len(domains):
+        streams = {"train": join(trains, "source"), "val": join(held, "val")}
+    else:
+        streams = {"train": join([*trains, *held], "source")}
+    told = _target(target, settings)
+    return {**streams, **told, "target": told["target"].unlabelled()}
+
+
+def read_truth(settings: DataSettings) -> Stream:
+    """The stream "target" of ``read_domains`` with its labels: for an oracle, and for nobody who trains or selects."""
+    pool = _target(_read_parts(settings)[1], settings)["target"]
+    if pool.labels is None:
+        raise UserError(f"target '{settings.target}' has no labels that an oracle could know; label its picks yourself")
+    return pool
+
+
+def _read_parts(settings: DataSettings) -> tuple[dict[str, Streams], Streams]:
+    """The splits of every source and those of the target, with the same classes and frame."""
     if settings.by_frequency:
         raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
     domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
@@ -62,24 +86,30 @@ def read_domains(settings: DataSettings) -> Streams:
         for name, parts in domains.items()
     }
     target = domains.pop(settings.target)
-    trains = [_training(parts, name) for name, parts in domains.items()]
-    held = [parts["val"] for parts in domains.values() if "val" in parts]
-    if len(held) == len(domains):
-        streams = {"train": join(trains, "source"), "val": join(held, "val")}
-    else:
-        streams = {"train": join([*trains, *held], "source")}
-    return {**streams, **_target(target, settings.target)}
+    return domains, target
 
 
-def _target(parts: Streams, name: str) -> Streams:
+def _target(parts: Streams, settings: DataSettings) -> Streams:
+    """ "target" with labels if it has any, and what goes with it."""
+    name, test = settings.target, parts.get("test")
     seen = next((parts[split] for split in ("train", "all", "test") if split in parts), None)
-    hidden = parts.get("unlabelled", seen)
-    if hidden is None or not len(hidden):
+    pool = parts.get("unlabelled", seen)
+    if pool is None or not len(pool):
         raise UserError(f"target '{name}' has no images to adapt to; add some, or name another data.target")
-    streams = {"target": replace(hidden.unlabelled(), name="target")}
+    if settings.target_test_share:
+        if test is not None or pool.labels is None:
+            why = "has a test split" if test is not None else "has no labels to be tested on"
+            raise UserError(f"target '{name}' {why}: leave out data.target_test_share")
+        rest, held = stratified_holdout(pool.labels, settings.target_test_share, settings.split_seed, len(pool.classes))
+        pool, test = pool.subset(rest), pool.subset(held)
+    elif test is None and "unlabelled" not in parts:
+        test = seen
+    if settings.target_max is not None and settings.target_max < len(pool):
+        some = torch.randperm(len(pool), generator=dice(settings.split_seed, "target"))[: settings.target_max]
+        pool = pool.subset(some.sort().values)
+    streams = {"target": replace(pool, name="target")}
     if "unlabelled" in parts and "train" in parts:
         streams["target_labelled"] = replace(parts["train"], name="target_labelled")
-    test = parts.get("test", None if "unlabelled" in parts else seen)
     if test is not None and test.labels is not None:
         streams["test"] = replace(test, name="test")
     return streams

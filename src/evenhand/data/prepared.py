@@ -11,6 +11,7 @@ import torch
 
 from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
+from evenhand.data.labels import know
 from evenhand.data.reading import read_set
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.tables import Table
@@ -121,6 +122,9 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
+    for key in ("labels", "target_max", "target_test_share"):
+        if getattr(settings, key) and not adapting:
+            raise UserError(f"data.{key} is about the domain to adapt to; name it in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
     embedded: list[int] = []
     if settings.embed:
@@ -128,6 +132,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
         embedded = list(parts["train"].fetch(torch.tensor([0])).shape[2:])
         parts = embed(parts, settings.embed, settings.embed_size)
+    if settings.labels:
+        parts = know(parts, settings.labels)  # after embedding: features of the whole target are kept, once
     train, test = parts["train"], parts.get("test")
     if test is None and not adapting:
         train, test = hold_out(train, settings.test_share, settings.split_seed, "test")

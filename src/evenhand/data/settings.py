@@ -57,6 +57,11 @@ class DataSettings(Settings):
     )
     val_share: float = Field(0.1, ge=0, lt=1, description="with target: held out of each source class as validation")
     test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
+    target_test_share: float = Field(
+        0.0, ge=0, lt=1, description="with target: held out of its classes as test, out of reach of training"
+    )
+    target_max: int | None = Field(None, gt=0, le=MOST, description="use only that many samples of the target's pool")
+    labels: str = Field("", description="with target: CSV name,label of target samples that training may know")
     test_per_class: int | None = Field(None, gt=0, le=MOST, description="use only that many test samples of each class")
     split_seed: int = Field(0, ge=0, lt=2**63, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")

@@ -111,6 +111,23 @@ def balanced_holdout(labels: Labels, per_class: int, seed: int, num_classes: int
     return _front([o[per_class:] for o in orders]), _front(orders, [per_class] * num_classes)
 
 
+def stratified_holdout(labels: Labels, share: float, seed: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """(train, held-out) indices, sorted and disjoint; ``ceil(share N)`` are held out, of each class its share of them.
+
+    Fractions of samples go to the classes with the largest ones, lowest index first. A class of one sample or two may
+    have none held out, or all.
+    """
+    orders = _class_orders(labels, num_classes, seed, "stratified")
+    sizes = [len(order) for order in orders]
+    total = math.ceil(share * sum(sizes) - 1e-9)
+    exact = [total * size / max(1, sum(sizes)) for size in sizes]
+    counts = [math.floor(n + 1e-9) for n in exact]
+    by_rest = sorted(range(num_classes), key=lambda k: (-round(exact[k] - counts[k], 9), k))
+    for k in by_rest[: total - sum(counts)]:
+        counts[k] += 1
+    return _front([o[n:] for o, n in zip(orders, counts, strict=True)]), _front(orders, counts)
+
+
 def semi_supervised_split(
     labels: Labels, labelled_counts: Counts, unlabelled_counts: Counts, seed: int
 ) -> tuple[Tensor, Tensor]:

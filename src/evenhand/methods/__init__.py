@@ -19,6 +19,8 @@ METHODS = {
     "gsr-gan": "evenhand.methods.generate.gan:GroupSpectral",
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
+    "vaada": "evenhand.methods.adapt.vaada:VAADA",
+    "mme": "evenhand.methods.adapt.mme:MME",
     "sdat-ablation": "evenhand.methods.adapt.sdat_ablations:SDATAblation",
     "detector": "evenhand.methods.adapt.detector:Detector",
     "da-faster": "evenhand.methods.adapt.da_faster:DAFaster",

