@@ -100,9 +100,7 @@ def _target(parts: Streams, settings: DataSettings) -> Streams:
         if test is not None or pool.labels is None:
             why = "has a test split" if test is not None else "has no labels to be tested on"
             raise UserError(f"target '{name}' {why}: leave out data.target_test_share")
-        rest, held = stratified_holdout(
-            pool.labels, settings.target_test_share, settings.split_seed, len(pool.classes)
-        )
+        rest, held = stratified_holdout(pool.labels, settings.target_test_share, settings.split_seed, len(pool.classes))
         pool, test = pool.subset(rest), pool.subset(held)
     elif test is None and "unlabelled" not in parts:
         test = seen

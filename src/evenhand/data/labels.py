@@ -91,7 +91,9 @@ def know(streams: Streams, path: str | Path) -> Streams:
         remedy = f"names there look like '{names[0]}'" if names else "the target is empty"
         raise UserError(f"'{path}' labels samples that the target does not have: {few(unknown)}; {remedy}")
     if "test" in streams and (both := labels.keys() & set(named(streams["test"]))):
-        raise UserError(f"'{path}' labels samples of the test, such as '{min(both)}'; hold some out by target_test_share")
+        raise UserError(
+            f"'{path}' labels samples of the test, such as '{min(both)}'; hold some out by target_test_share"
+        )
     kept = torch.tensor([row for row, name in enumerate(names) if name not in labels], dtype=torch.long)
     if not len(kept):
         raise UserError(f"'{path}' labels all {len(names)} samples of the target; leave some to adapt to")
