@@ -29,7 +29,7 @@ def opened(picks: Path, journal: Path, **how: int) -> Answers:
 
 def test_an_answer_is_on_the_disk_before_it_is_acknowledged(picks: Path, journal: Path, monkeypatch) -> None:
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(journal.read_bytes()))
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(journal.read_bytes()))
     opened(picks, journal).give("a/1.png", "otter", "ann")
     assert [json.loads(line)["label"] for line in synced[-1].splitlines()] == ["otter"]
 
@@ -118,8 +118,16 @@ def test_a_line_cut_by_a_kill_is_dropped_and_work_goes_on(picks: Path, journal: 
     assert [row.name for row in opened(picks, journal).rows()] == ["a/1.png", "a/3.png"]
 
 
-@pytest.mark.parametrize("line", [b"\xff\x00nonsense", b"[1]", b'{"name": "gone.png", "label": "lynx", "labeller": "a"}',
-                                  b'{"name": "a/1.png", "label": 3, "labeller": "a"}', b"{}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\x00nonsense",
+        b"[1]",
+        b"{}",
+        b'{"name": "gone.png", "label": "lynx", "labeller": "a"}',
+        b'{"name": "a/1.png", "label": 3, "labeller": "a"}',
+    ],
+)
 def test_damage_in_the_middle_is_named_and_nothing_is_touched(picks: Path, journal: Path, line: bytes) -> None:
     opened(picks, journal).give("a/1.png", "lynx", "ann")
     whole = journal.read_bytes() + line + b"\n" + journal.read_bytes()
@@ -133,7 +141,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(picks: Path, journal: P
     answers = opened(picks, journal)
     answers.give("a/1.png", "lynx", "ann")
 
-    def full(handle: int) -> None:
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -156,7 +164,7 @@ def test_bad_picks_are_one_line(tmp_path: Path) -> None:
         read_picks(tmp_path / "picks.csv")
     with pytest.raises(UserError, match="nothing to label"):
         read_picks(write_picks(tmp_path, []))
-    with pytest.raises(UserError, match="line 2.*'first'"):
+    with pytest.raises(UserError, match=r"line 2.*'first'"):
         read_picks(write_picks(tmp_path, [{"name": "a", "rank": "first"}]))
     with pytest.raises(UserError, match="'a' stands there twice"):
         read_picks(write_picks(tmp_path, [{"name": "a", "path": "a"}, {"name": "a", "path": "a"}]))
@@ -180,8 +188,9 @@ def test_a_pool_that_was_moved_is_named_anew(picks: Path, tmp_path: Path) -> Non
     assert read_picks(picks, tmp_path / "elsewhere").gone == []
 
 
-def test_nothing_outside_the_pool_is_shown(picks: Path, tmp_path: Path) -> None:
+def test_nothing_outside_the_pool_is_shown(tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
+    (tmp_path / "pool").mkdir()
     Image.new("RGB", (4, 4)).save(secret)
     (tmp_path / "pool" / "link.png").symlink_to(secret)
     rows = [{"name": "../secret.png"}, {"name": "x", "path": str(secret)}, {"name": "link.png"}]

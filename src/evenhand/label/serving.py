@@ -40,7 +40,7 @@ def serve(
     if found.gone:
         print(f"{len(found.gone)} of {len(found.rows)} files are gone and can only be skipped: {few(found.gone)}")
     journal_path = out.with_suffix(".journal.jsonl")
-    with locks.held(journal_path, wait=False):
+    with locks.held(journal_path, wait=False, other="--out"):
         journal = Journal(journal_path)
         answers = Answers(found, journal, needed=needed, new_classes=new_classes)
 
