@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evenhand import __version__
-from evenhand.cli import data, exporting, labelling, listing, predicting, recipes, runs, training
+from evenhand.cli import data, exporting, label_page, labelling, listing, predicting, recipes, runs, training
 
 
 def _say_version(asked: bool) -> None:
@@ -38,6 +38,7 @@ app.command()(exporting.export)
 app.command()(runs.sample)
 app.command()(training.reproduce)
 app.command()(labelling.select)
+app.command()(label_page.label)
 app.command()(labelling.cycles)
 app.add_typer(labelling.labels_app, name="labels")
 app.command()(runs.report)
