@@ -55,6 +55,11 @@ def embed(streams: Streams, network: str, side: int) -> Streams:
     return embedded
 
 
+def features_of(stream: Stream, network: str, side: int, kept: Path | None = None) -> Tensor:
+    """(N, d) of one stream, nothing stored; ``kept`` weights of a run stand for those the name means."""
+    return _compute(stream, backbone(network, kept), side, stream.name)
+
+
 def check_backbone(network: str) -> None:
     """Refuse a network or weights that do not exist, before anything is fetched or decoded."""
     name, file = _parsed(network)

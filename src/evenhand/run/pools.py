@@ -18,7 +18,7 @@ from evenhand.data.sources.source import Memory, Source
 from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
-from evenhand.measure.frozen import features_of
+from evenhand.measure.frozen import features_of, kept_backbone
 from evenhand.run.predicting import Model
 
 PIXELS = 16  # side of the grey images that ``--embed pixels`` compares
@@ -92,7 +92,8 @@ def as_trained(model: Model, source: Source) -> Source:
         return Memory(tokens, [source.name(row) for row in range(len(source))])
     if source.kind == "images" and data.embed:
         stream = Stream(source.framed(facts.size[-1], 1 if data.grey else 3), None, model.classes, "pool")
-        return Memory(features_of(stream, data.embed, data.embed_size), named(stream))
+        kept = kept_backbone(model.run.folder)
+        return Memory(features_of(stream, data.embed, data.embed_size, kept), named(stream))
     if source.kind != facts.kind:
         raise UserError(f"the pool holds {source.kind}, but the model was trained on {facts.kind}")
     return source.framed(facts.size[-1], facts.inputs) if facts.kind == "images" else source
