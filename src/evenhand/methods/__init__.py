@@ -14,6 +14,7 @@ METHODS = {
     "fixmatch": "evenhand.methods.unlabelled.fixmatch:FixMatch",
     "csst": "evenhand.methods.unlabelled.csst:CSST",
     "crest": "evenhand.methods.unlabelled.crest:CReST",
+    "selmix": "evenhand.methods.unlabelled.selmix:SelMix",
     "gan": "evenhand.methods.generate.gan:GAN",
     "class-balancing-gan": "evenhand.methods.generate.gan:ClassBalancing",
     "gsr-gan": "evenhand.methods.generate.gan:GroupSpectral",
