@@ -19,6 +19,7 @@ class DataSettings(Settings):
     set: str = Field("fashion-mnist", description="built-in name, folder, CSV, JSONL, .npz, or image list (with root)")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
+    val_list: str | None = Field(None, description="image list of the validation split, where there is one")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
     target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
     classes: Literal["same", "intersection"] = Field(

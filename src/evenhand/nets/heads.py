@@ -103,7 +103,8 @@ def folded(head: nn.Module, logit_scale: float = 1.0) -> nn.Linear:
         head = inner
     if not isinstance(head, nn.Linear):
         raise ValueError(f"the head is a {type(head).__name__}, not linear: give the network an nn.Linear and train it")
-    plain = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None).to(head.weight)
+    shape = {"in_features": head.in_features, "out_features": head.out_features, "bias": head.bias is not None}
+    plain: nn.Linear = nn.utils.skip_init(nn.Linear, **shape).to(head.weight)
     plain.weight.copy_(head.weight * (scales[:, None] if isinstance(scales, Tensor) else scales))
     if head.bias is not None:
         plain.bias.copy_(head.bias * scales)
