@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data, prepare_data
@@ -154,7 +154,7 @@ def test_cutmix_pastes_a_box_and_keeps_the_label(data: Data, first: LongTailClas
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
 
 
-def test_paste_takes_a_box_of_the_other(data: Data) -> None:
+def test_paste_takes_a_box_of_the_other() -> None:
     x, other = torch.zeros(64, 3, 16, 16), torch.ones(64, 3, 16, 16)
     found = paste(x, other, 1.0, torch.Generator().manual_seed(0))
     share = found.mean((1, 2, 3))

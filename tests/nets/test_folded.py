@@ -24,5 +24,5 @@ def test_folded_head_gives_the_same_logits(bias: bool) -> None:
 
 @pytest.mark.parametrize("head", [CosineHead(3, 4), ScaledHead(CosineHead(3, 4), 4), nn.Sequential()])
 def test_other_heads_are_refused(head: nn.Module) -> None:
-    with pytest.raises(ValueError, match="the head is a (CosineHead|Sequential), not linear"):
+    with pytest.raises(ValueError, match=r"the head is a (CosineHead|Sequential), not linear"):
         folded(head)
