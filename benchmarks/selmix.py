@@ -38,9 +38,12 @@ def policy(name: str, objective: str) -> dict[str, dict[str, Any]]:
 
 def fashion(table: str) -> dict[str, dict[str, Any]]:
     """Rows by name: which variant, what is set besides, or which recipe instead of SelMix's."""
-    csst = {
+    csst: dict[str, dict[str, Any]] = {
         f"csst, {name}": {"recipe": f"csst-fashion:csst-{name}", "set": {"data.groups": "9/1"}}
         for name in ("min-recall", "coverage")
+    }
+    csst |= {
+        name: {"recipe": f"csst-fashion:{name}", "set": {"data.groups": "9/1"}} for name in ("abc", "cossl", "daso")
     }
     stages = {"cRT": {"from": "crt"}, "MiSLAS stage 2": {"from": "mislas"}}
     if table == "objectives":
