@@ -30,7 +30,8 @@ def data() -> Data:
 def make(name: str, data: Data, **settings: Any) -> Any:
     cls = method_class(name)
     tree = {"name": name, "batch": 8, "unlabelled_ratio": 2, "net": {"name": "small-cnn", "width": 4},
-            "threshold": 0.12, "optim": {"lr": 0.1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "schedule": "constant"},
+            "threshold": 0.12,
+            "optim": {"lr": 0.1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "schedule": "constant"},
             **settings}  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(0, "weights"))
