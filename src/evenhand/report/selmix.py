@@ -84,7 +84,7 @@ def _matrices(group: RunGroup) -> Markup:
         merged = f" {len(classes)} classes share {gains.shape[1]} rows." if gains.shape[1] < len(classes) else ""
         caption = (
             f"Class pairs of {record.name} from the most frequent class (top, left) to the rarest.{merged} Blue pairs "
-            "raise the objective, vermilion ones lower it."
+            "raise the objective, vermilion ones lower it; below, how often each is drawn."
         )
         return parts.figure(plot_pair_matrices(steps, gains, shares, classes, group.name), caption)
     return parts.missing("Gains and pairs: not run.")

@@ -23,7 +23,7 @@ def plot_pair_matrices(
     Blue raises the metric, vermilion lowers it, each row of pictures by its own largest value.
     """
     rows = {"gain": gains / max(np.abs(gains).max(initial=0), 1e-30)}
-    rows["share of pairs drawn"] = distributions / max(distributions.max(initial=0), 1e-30)
+    rows["drawn"] = distributions / max(distributions.max(initial=0), 1e-30)
 
     def paint(figure: Figure) -> None:
         grid = figure.subplots(2, len(steps), squeeze=False)
