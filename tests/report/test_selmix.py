@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from evenhand.errors import UserError
+from evenhand.report import selftraining
 from evenhand.report.charts.svg import colour
-from evenhand.report.page import render
+from evenhand.report.classify import SECTIONS
 from evenhand.report.reading import load_run
 from evenhand.report.records import RunGroup, group_runs
-from evenhand.report.selftraining import _floor
 from evenhand.report.selmix import _rank_correlation, section
 from evenhand.run.recipe import load_recipe
 from evenhand.run.tables import flatten
@@ -49,12 +49,13 @@ def test_section_shows_pairs_gains_and_the_cross_table(runs: dict[str, Path]) ->
 
 
 def test_multipliers_and_floor_stand_in_the_section_on_self_training(runs: dict[str, Path]) -> None:
-    page = render([load_run(folder) for folder in runs.values()])
-    for word in ('<section id="selective-mixup">', "Multipliers of coverage floors", "Dark: the floor asked for"):
-        assert word in page, word
     (covered,) = groups_of(runs["mean-recall-coverage"])
-    assert _floor(covered) == pytest.approx(0.095)
-    assert _floor(groups_of(runs["min-recall"])[0]) is None
+    text = selftraining.section([covered], {covered.name: colour(0)})
+    for word in ("Multipliers of coverage floors", "Dark: the floor asked for"):
+        assert word in text, word
+    assert SECTIONS.illustrated["Selective mixup"] is section
+    assert selftraining._floor(covered) == pytest.approx(0.095)
+    assert selftraining._floor(groups_of(runs["min-recall"])[0]) is None
 
 
 def test_other_runs_have_no_such_section(runs: dict[str, Path]) -> None:
