@@ -28,7 +28,7 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
     ``net`` is changed only when everything fits.
     """
     own = net.state_dict()
-    found = _unprefixed(_read(Path(path)), own, path)
+    found = _unprefixed(read_tensors(Path(path)), own, path)
     if isinstance(net, HeadedNet):
         found = net.fitted(found)
     expected = [name for name in own if not (skip_head and name.startswith(HEADS))]
@@ -54,7 +54,7 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
     return [name for name in own if name not in fitting]
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """The file's tensors by name, taken out of one or more wrapping dictionaries."""
     if not path.is_file():
         raise UserError(f"weights '{path}' are not a file; check the path")

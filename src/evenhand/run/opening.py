@@ -12,6 +12,7 @@ import torch
 
 from evenhand import atomic, parallel
 from evenhand.data.prepared import Data, data_of, prepare_data
+from evenhand.data.scenes import prepare_scenes, scenes_of
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.measure.frozen import embed
 from evenhand.methods import method_class
@@ -47,8 +48,10 @@ def read_data(recipe: Recipe, model: Model | None = None) -> Data:
     if isinstance(net, Net):
         net.check()  # an unknown network or its weights are told of before any image is decoded
     with parallel.first_on_machine():
-        whole = method_class(recipe.method.name).task.whole
-        return prepare_data(recipe.data, model.facts if model else None, whole=whole, embed=embed)
+        task, facts = method_class(recipe.method.name).task, model.facts if model else None
+        if task.boxes:
+            return prepare_scenes(recipe.data, facts)
+        return prepare_data(recipe.data, facts, whole=task.whole, embed=embed)
 
 
 def build_method(recipe: Recipe, data: Data, device: torch.device, needs: Mapping[str, Method]) -> Method:
@@ -93,9 +96,14 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str | None 
         raise UserError(f"{folder / name} belongs to another run than {folder / 'model.json'}: restore that file")
     place = _place(device or recipe.run.device, fall_back=device is None)
     needs = {need: open_run(folder / "needs" / need, device=str(place)).method for need in recipe.needs}
-    method = build_method(_as_trained(recipe), data_of(recipe.data, model.facts), place, needs)
+    method = build_method(_as_trained(recipe), _views(recipe, model), place, needs)
     method.load_state(content["method"])
     return OpenRun(folder, recipe, model, method, name, int(content["step"]), float(content["epoch"]))
+
+
+def _views(recipe: Recipe, model: Model) -> Data:
+    """What a model in use needs of its data."""
+    return (scenes_of if model.facts.kind == "scenes" else data_of)(recipe.data, model.facts)
 
 
 def _as_trained(recipe: Recipe) -> Recipe:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "Metric", "Task", "task_named"]
 
-TASKS = {"classify": "evenhand.tasks.classify:CLASSIFY", "generate": "evenhand.tasks.generate:GENERATE"}
+TASKS = {
+    "classify": "evenhand.tasks.classify:CLASSIFY",
+    "generate": "evenhand.tasks.generate:GENERATE",
+    "detect": "evenhand.tasks.detect:DETECT",
+}
 Scores = dict[str, float]
 
 
@@ -31,6 +35,7 @@ class Task(ABC):
     ``headline`` is the number that decides, ``tail`` what it does to rare classes. ``per_class`` metrics are lists in
     measure.json with one entry for each class. ``judged_by`` are the keys of measure.json on which scores depend
     besides the method: runs that differ in them do not compare. ``whole`` images lose no margin to cropping.
+    ``boxes``: the truth about an image is where its objects are.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Task(ABC):
     per_class: tuple[Metric, ...]
     judged_by: tuple[str, ...] = ()
     whole: bool = False
+    boxes: bool = False
 
     def metric(self, key: str) -> Metric:
         """The metric called ``key``."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["images", "vectors", "tokens", "texts"]
+Kind = Literal["images", "vectors", "tokens", "texts", "scenes"]  # scenes: images with objects, of any size
 Samples = Tensor | list[Tensor]  # stacked, or one by one where sizes differ
 
 KINDS: dict[tuple[torch.dtype, int], Kind] = {
