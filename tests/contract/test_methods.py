@@ -83,6 +83,11 @@ def self_training(name: str, **method: Any) -> Tree:
     return {"method": {**tree, "optim": {"lr": 0.05, "ema": 0.9}}, "data": {"unlabelled_max": 24}}
 
 
+def selmix(first: str, unlabelled: int = 0, optim: Tree | None = None, **method: Any) -> Tree:
+    tree = {"name": "selmix", "batch": 8, "cycle": 2, "fidelity": 3, "optim": {"lr": 0.05, **(optim or {})}, **method}
+    return {"method": tree, "needs": {"first": first}, "data": {"unlabelled_max": unlabelled or None}}
+
+
 CASES: dict[str, Tree] = {
     "ce": classifier(),
     "ce-drw-sam": classifier({"name": "sam"}, weighting="drw", drw_start=1),
@@ -113,10 +118,17 @@ CASES: dict[str, Tree] = {
     "flexmatch": self_training("fixmatch", thresholds="flexmatch", threshold=0.3),
     "darp": self_training("fixmatch", threshold=0.2, refine="estimated", refine_start=1, refine_every=2),
     "crest": self_training("crest", threshold=0.2, generations=2, align=True),
+    "abc": self_training("abc", threshold=0.2),
+    "cossl": self_training("cossl", threshold=0.2, loss="la"),
+    "daso": self_training("daso", threshold=0.2),
     "csst-min-recall": self_training("csst", feedback_every=2, threshold=1.5),
     "csst-coverage": self_training("csst", objective="coverage", consistency="uda", feedback_every=2, threshold=1.0),
     "csst-h-mean": self_training("csst", objective="h-mean", feedback_every=1, feedback_parts=2, threshold=2.0),
     "csl": self_training("csst", unlabelled_weight=0.0, feedback_every=2),
+    "selmix": selmix("fixmatch", 24, objective="min-recall", memory=True),
+    "selmix-labelled": selmix("ce", objective="h-mean", floors="coverage", cycle=1, optim={"momentum": 0.9}),
+    "selmix-frozen": selmix("mislas", policy="accumulated", objective="min-head-tail-recall", freeze_backbone=True),
+    "selmix-cutmix": selmix("fixmatch", 24, mix="cutmix", policy="hedge", flip_val=True, pseudo_every=2),
     "gan": gan("gan", condition="projection", lecam=0.1, lecam_start=1, r1=0.1, r1_every=2, diffaugment=["colour"]),
     "class-balancing-gan": gan("class-balancing-gan", ("classifier",), balance={"cycle": 2}),
     "gsr-gan": gan("gsr-gan"),
@@ -302,7 +314,10 @@ def test_resumed_run_equals_the_uninterrupted_bit_for_bit(name: str, bench: Benc
     same_runs(bench.whole(name), folder)
 
 
-@pytest.mark.parametrize("name", ["ldam-drw-sam", "vs-pgd", "mislas", "flexmatch", "darp", "crest", "csst-h-mean"])
+@pytest.mark.parametrize(
+    "name",
+    ["ldam-drw-sam", "vs-pgd", "mislas", "flexmatch", "darp", "crest", "csst-h-mean", "selmix", "selmix-labelled"],
+)
 @pytest.mark.parametrize("pause", [1, 4])
 def test_trap_04_statistics_survive_a_pause_at_any_step(name: str, pause: int, bench: Bench) -> None:
     """Class weights, BatchNorm statistics, momentum, moving average and noise generators, where there are any."""

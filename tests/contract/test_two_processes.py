@@ -54,6 +54,11 @@ CASES: dict[str, Tree] = {
     "la-lpf": classifier({"name": "lpf-sgd", "lpf_gamma": 0.01, "lpf_parts": 2}, loss="la"),
     "crt": {"method": {"name": "second-stage", "rule": "crt", "batch": 16}},
     "mislas": {"method": {"name": "second-stage", "rule": "mislas", "batch": 16}},
+    "selmix": {
+        "method": {"name": "selmix", "batch": 8, "cycle": 2, "objective": "min-recall", "optim": {"lr": 0.05}},
+        "data": {"unlabelled_max": 24},
+    },
+    "selmix-labelled": {"method": {"name": "selmix", "batch": 8, "cycle": 2, "optim": {"lr": 0.05}}},
 }  # fmt: skip
 
 
@@ -61,10 +66,17 @@ def recipe(name: str, folder: Path, first: Path, **run: Any) -> Any:
     case = copy.deepcopy(CASES.get(name, FIRST))
     tree = {
         **case,
-        "data": {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []},
+        "data": {
+            "set": "shapes",
+            "n_max": 12,
+            "imbalance": 10,
+            "val_per_class": 2,
+            "augment": [],
+            **case.get("data", {}),
+        },
         "run": {"folder": str(folder), "steps": STEPS, "log_every": 1, "progress": False, **run},
     }
-    if case["method"]["name"] == "second-stage":
+    if case["method"]["name"] in ("second-stage", "selmix"):
         tree["needs"] = {"first": str(first)}
     return validate(tree, name)
 
@@ -80,8 +92,13 @@ def run(name: str, folder: Path, first: Path, **options: Any) -> Tree:
 def main(folder: Path, first: Path) -> None:
     torch.set_num_threads(1)
     parallel.start(CPU)
-    data = prepare_data(recipe("first", folder, first).data)
-    opening.prepare_data = lambda *_, **__: data  # all cases have the same
+    read: Tree = {}
+
+    def once(settings: Any, *_: Any, **__: Any) -> Any:
+        key = settings.model_dump_json()
+        return read[key] if key in read else read.setdefault(key, prepare_data(settings))
+
+    opening.prepare_data = once
     own = folder / str(parallel.rank())
     for name in CASES:
         found = run(name, own / name, first)

@@ -262,6 +262,10 @@ def test_image_lists_renumbered_by_frequency(tmp_path: Path) -> None:
             expected = torch.tensor([float(LEVELS[name]) for name in names])
             assert (pixels(stream).float().mean(1) - expected).abs().max() < 20
     assert sorted_.streams["test"].counts == [2, 2, 2]
+    (tmp_path / "val.txt").write_text("\n".join(test[:3]))
+    third = prepare_data(DataSettings(**settings, by_frequency=True, val_list=str(tmp_path / "val.txt")))
+    assert third.streams["val"].counts == [1, 0, 2]  # renumbered as the others
+    assert third.counts == sorted_.counts
 
 
 # refusals: a mistake in the recipe or the data is a UserError, which the command line prints as one line

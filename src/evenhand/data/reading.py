@@ -50,11 +50,12 @@ def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
 
 
 def _read_lists(settings: DataSettings, mode: str, whole: bool) -> Streams:
-    """Training and test lists whose classes may be renumbered by descending training count, both alike."""
+    """Training, test and validation lists; classes may be renumbered by descending training count, all alike."""
     assert settings.root is not None
     if settings.test_list is None:
         raise UserError("an image list needs its test split too: set data.test_list")
     lists = {"train": settings.set, "test": settings.test_list}
+    lists |= {"val": settings.val_list} if settings.val_list else {}
     size, skip = settings.size or 224, settings.skip_unreadable
     parts = {
         split: read_image_list(path, settings.root, size=size, mode=mode, skip_unreadable=skip, whole=whole)

@@ -28,6 +28,7 @@ class DataSettings(Settings):
     columns: list[str] = Field([], description="of a CSV or TSV of numbers: those to learn from; default: all others")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
+    val_list: str | None = Field(None, description="image list of the validation split, where there is one")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
     target: str = Field("", description="domain to adapt to: of the set, or a built-in name, folder, CSV or list")
     classes: Literal["same", "intersection"] = Field(

@@ -21,12 +21,13 @@ from importlib import import_module
 from typing import Any
 
 from evenhand.errors import did_you_mean
-from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, make_head
+from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, ScaledHead, folded, make_head
 from evenhand.nets.weights import load_weights
 from evenhand.tokens import HF
 
 __all__ = [
-    "NETS", "PRETRAINED", "CosineHead", "HeadKind", "HeadedNet", "build_net", "load_weights", "make_head", "reads_text",
+    "NETS", "PRETRAINED", "CosineHead", "HeadKind", "HeadedNet", "ScaledHead", "build_net", "folded", "load_weights",
+    "make_head", "reads_text",
 ]  # fmt: skip
 
 TIMM = "timm:"

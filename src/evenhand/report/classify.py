@@ -1,4 +1,4 @@
-"""The sections on classifiers: classes, training curves, self-training, confusions, calibration, adaptation."""
+"""The sections on classifiers: classes, curves, self-training, selective mixup, confusions, calibration, adaptation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, model_validator
 
 from evenhand.report import adaptation, advice, selftraining
+from evenhand.report import selmix as pairs
 from evenhand.report.adaptation import Domains
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
@@ -151,6 +152,7 @@ class Parts(BaseModel):
     reliability: Reliability | None = None
     temperature: Temperature | None = None
     adaptation: Domains | None = None
+    selmix: pairs.Looks | None = None
 
 
 SECTIONS = Sections(
@@ -160,6 +162,7 @@ SECTIONS = Sections(
         "Confusions": confusions_section,
         "Training curves": curves_section,
         "Self-training": selftraining.section,
+        "Selective mixup": pairs.section,
         "Calibration": calibration_section,
         "Further numbers": numbers_section,
         "Adaptation": adaptation.section,

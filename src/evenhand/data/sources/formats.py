@@ -21,6 +21,7 @@ from evenhand.data.sources.paths import (
     relative_names,
 )
 from evenhand.data.sources.rows import TABLES, Columns, header_of, rows_of
+from evenhand.data.sources.stl import is_stl, read_stl
 from evenhand.data.sources.tables import is_table_of_numbers, read_table
 from evenhand.data.sources.texts import PLAIN, is_table_of_texts, read_texts
 from evenhand.data.stream import Stream, Streams
@@ -41,7 +42,7 @@ def read(
     classes: str | Sequence[str] | None = None,
     whole: bool = False,
 ) -> Streams:
-    """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
+    """Streams from class, split or domain folders, a CSV, an ``.npz``, or own files of CIFAR, MNIST, STL-10 or LSUN.
 
     A CSV or TSV with a column ``text`` and a ``.jsonl`` hold texts, one of numbers and ``label`` vectors; ``columns``
     names them otherwise.
@@ -50,7 +51,7 @@ def read(
     ``<domain>/<class>/*`` the domains; a CSV ``path,label,domain,split`` splits, domains or "domain/split".
     Classes and files are in natural order of their names, whatever the disk says.
 
-    size: default the median shorter side, at most 224; arrays keep their own size and channels.
+    size: default the median shorter side, at most 224; arrays keep their own size and channels, STL-10 takes it.
     memory: None decodes images of at most 64 pixels into memory, False never, True always.
     classes: fixes names and order; "intersection" drops what some domain lacks.
     whole: no margin is cropped away, for generators.
@@ -65,6 +66,8 @@ def read(
             if skip_unreadable:
                 raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
             return databases.read_databases(place, size=size, mode=mode, memory=memory, whole=whole)
+        if is_stl(place):
+            return read_stl(place, given, size=size)
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark

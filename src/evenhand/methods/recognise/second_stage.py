@@ -24,7 +24,7 @@ from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
-from evenhand.nets import HeadedNet
+from evenhand.nets import HeadedNet, ScaledHead
 from evenhand.pieces import losses
 from evenhand.pieces.player import Player
 from evenhand.settings import Settings
@@ -46,18 +46,6 @@ class SecondStageSettings(Settings):
         if self.optim.name not in ("sgd", "adamw"):
             raise ValueError(f"a second stage trains a head: set optim.name to sgd or adamw, not {self.optim.name}")
         return self
-
-
-class ScaledHead(nn.Module):
-    """A classifier, frozen or learning on, whose logits are multiplied by one learnt factor for each class."""
-
-    def __init__(self, head: nn.Module, num_classes: int) -> None:
-        super().__init__()
-        self.inner = head
-        self.scale = nn.Parameter(torch.ones(num_classes))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.inner(features) * self.scale  # (N, K)
 
 
 class SecondStage(Recogniser):
