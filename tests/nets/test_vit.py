@@ -312,3 +312,21 @@ def test_names_are_checked_without_building(table: dict[str, str], message: str)
     with pytest.raises(UserError, match=message):
         Net(**table).check()  # type: ignore[arg-type]
     Net(weights="").check()
+
+
+def test_layer_scale_multiplies_what_a_block_adds() -> None:
+    """DeiT III: x + g1 * attention, then + g2 * MLP, under timm's names; norms' kind of parameter for weight decay."""
+    net = build_net("vit-tiny", num_classes=3, width=16, depth=1, heads=2, layer_scale=0.1)
+    assert net.state_dict()["blocks.0.ls1.gamma"].tolist() == pytest.approx([0.1] * 16)
+    block: Any = net.blocks[0]  # type: ignore[index]
+    x = torch.randn(2, 5, 16)
+    half = x + 0.1 * block.attn(block.norm1(x))
+    torch.testing.assert_close(block(x), half + 0.1 * block.mlp(block.norm2(half)))
+    plain = build_net("vit-tiny", num_classes=3, width=16, depth=1, heads=2)
+    assert not any("ls1" in name for name in plain.state_dict())
+    from evenhand.methods.common import Net, Optim
+
+    built = Net(name="vit-tiny", width=16, depth=1, heads=2, layer_scale=0.1).build(3, 3)
+    optimizer = Optim(name="adamw", no_decay=["norms"]).player(built, seed=0).optimizer
+    free = {id(p) for g in optimizer.param_groups if g["weight_decay"] == 0 for p in g["params"]}
+    assert id(built.blocks[0].ls1.gamma) in free  # type: ignore[index, union-attr]

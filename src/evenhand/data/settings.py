@@ -25,6 +25,7 @@ class DataSettings(Settings):
         "same", description="all domains have the same, or keep those shared"
     )
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
+    enlarge: int | None = Field(None, gt=0, le=2**12, description="side that views enlarge images to, such as 224")
     embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
     embed_size: int = Field(
         96, ge=32, le=2**14, description="side images are resized to before embedding; 224 for photographs"
