@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
-from evenhand.methods.common import Net
+from evenhand.methods.common import Net, Optim
 from evenhand.nets import CosineHead, build_net, load_weights
 from evenhand.nets.timm import TimmNet
 from evenhand.nets.vit import Attention, VisionTransformer, resized
@@ -324,7 +324,6 @@ def test_layer_scale_multiplies_what_a_block_adds() -> None:
     torch.testing.assert_close(block(x), half + 0.1 * block.mlp(block.norm2(half)))
     plain = build_net("vit-tiny", num_classes=3, width=16, depth=1, heads=2)
     assert not any("ls1" in name for name in plain.state_dict())
-    from evenhand.methods.common import Net, Optim
 
     built = Net(name="vit-tiny", width=16, depth=1, heads=2, layer_scale=0.1).build(3, 3)
     optimizer = Optim(name="adamw", no_decay=["norms"]).player(built, seed=0).optimizer

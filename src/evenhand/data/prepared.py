@@ -104,7 +104,9 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
     """The views that settings and facts describe, around what streams there are."""
     streams = streams or {}
     if settings.enlarge is not None and facts.kind != "images":
-        raise UserError(f"data.enlarge = {settings.enlarge} is for images, but the samples are {facts.kind}; leave it out")
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is for images, but the samples are {facts.kind}; leave it out"
+        )
     if facts.kind == "tokens":
         text = settings.text
         seen = partial(build_text_view, length=text.length, translations=facts.translations)
@@ -114,7 +116,9 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
         view = Standardise(facts.mean, facts.std)
         return Data(facts, view, view, view, streams)
     if settings.enlarge is not None and settings.enlarge < facts.size[-1]:
-        raise UserError(f"data.enlarge = {settings.enlarge} is less than the images' side, {facts.size[-1]}: use data.size")
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is less than the images' side, {facts.size[-1]}: use data.size"
+        )
     side = settings.enlarge or facts.size[-1]
     shown = partial(build, size=side, mean=facts.mean, std=facts.std, enlarged=side > facts.size[-1])
     return Data(

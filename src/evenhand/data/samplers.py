@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from evenhand.randomness import dice
+from evenhand import parallel
+from evenhand.randomness import dice, mix
 
 Labels = Sequence[int] | np.ndarray | Tensor
 
@@ -109,6 +110,12 @@ class Repeated(Shuffled):
 
     def order(self, epoch: int) -> Tensor:
         return super().order(epoch).repeat_interleave(self.repeats)[: self.n]
+
+
+def repeated(n: int, batch: int, seed: int, repeats: int) -> Repeated:
+    """Repeated augmentation for this process."""
+    place = {"rank": parallel.rank(), "world": parallel.world()}
+    return Repeated(n, batch, mix(seed, "repeated"), repeats=repeats, **place)
 
 
 class Weighted(_Steps):

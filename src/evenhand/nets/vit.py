@@ -188,9 +188,12 @@ class VisionTransformer(HeadedNet):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the class token and of the distillation token, (N, K) each."""
+        return self.read(self.tokens(x))
+
+    def read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of ``tokens`` (N, L, width) after the last block."""
         if self.head_dist is None:
             raise ValueError("this network has one head: build it with distilled=True")
-        tokens = self.tokens(x)
         return self.head(tokens[:, 0]), self.head_dist(tokens[:, 1])
 
     def forward(self, x: Tensor) -> Tensor:

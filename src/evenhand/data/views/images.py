@@ -44,7 +44,7 @@ FINISHING: dict[str, Step] = {"erase-noise": deit.erase_noise}  # steps on norma
 
 
 class Pipeline(View):
-    """Steps in order, then ``(x / 255 - mean) / std``, then ``finish`` on floats; without any, the evaluation pipeline."""
+    """Steps in order, then ``(x / 255 - mean) / std``, then ``finish`` on floats; without steps, that of evaluation."""
 
     def __init__(
         self, steps: Sequence[Step], mean: Sequence[float], std: Sequence[float], finish: Sequence[Step] = ()

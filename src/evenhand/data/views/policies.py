@@ -80,7 +80,9 @@ def apply(x: Tensor, op: Tensor, value: Tensor, fill: int | Sequence[int] = 0) -
         parts = matrix.split(counts[len(PIXELS) :])
         for name, part, v in zip(WARPS, parts, values[len(PIXELS) :], strict=True):
             set_warp(part, name, v, *x.shape[-2:])
-        done.append(affine(images[-1], matrix, fill) if isinstance(fill, int) else affine_bicubic(images[-1], matrix, fill))
+        done.append(
+            affine(images[-1], matrix, fill) if isinstance(fill, int) else affine_bicubic(images[-1], matrix, fill)
+        )
     return torch.cat(done).index_select(0, here.argsort())
 
 
