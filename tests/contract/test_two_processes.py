@@ -50,6 +50,12 @@ CASES: dict[str, Tree] = {
     "la-lpf": classifier({"name": "lpf-sgd", "lpf_gamma": 0.01, "lpf_parts": 2}, loss="la"),
     "crt": {"method": {"name": "second-stage", "rule": "crt", "batch": 16}},
     "mislas": {"method": {"name": "second-stage", "rule": "mislas", "batch": 16}},
+    "deit-lt": {
+        "method": {
+            "name": "deit-lt", "batch": 16, "net": {"name": "vit-tiny", "width": 8, "depth": 1, "heads": 2},
+            "drw_start": 1, "mix": False, "optim": {"lr": 1e-4, "warmup": 1, "accumulate": 2},
+        },
+    },
 }  # fmt: skip
 
 
@@ -60,8 +66,9 @@ def recipe(name: str, folder: Path, first: Path, **run: Any) -> Any:
         "data": {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []},
         "run": {"folder": str(folder), "steps": STEPS, "log_every": 1, "progress": False, **run},
     }
-    if case["method"]["name"] == "second-stage":
-        tree["needs"] = {"first": str(first)}
+    need = {"second-stage": "first", "deit-lt": "teacher"}.get(case["method"]["name"])
+    if need is not None:
+        tree["needs"] = {need: str(first)}
     return validate(tree, name)
 
 

@@ -46,7 +46,7 @@ class DeiTLTSettings(Settings):
 
     name: Literal["deit-lt"] = "deit-lt"
     batch: int = Field(1024, gt=0, description="images per step, over all processes and parts")
-    net: Net = Net(name="vit-b16", drop_path=0.1)
+    net: Net = Net(name="vit-b16")
     optim: Optim = DEIT
     distil: Literal["hard", "soft", "truth", "off"] = Field(
         "hard", description="DIST learns the teacher's label, its probabilities, or the truth; off: one head, any net"
