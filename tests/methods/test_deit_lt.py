@@ -123,7 +123,9 @@ def check(method: DeiTLT, batch: dict[str, Batch], at: Progress, loss: Any) -> d
     said = method.update(batch)
     assert float(said["loss"]) == pytest.approx(float(value), rel=1e-4)
     for name, p in method.net.named_parameters():
-        torch.testing.assert_close(p.detach(), want[name].detach(), rtol=1e-4, atol=1e-5, msg=lambda t, n=name: f"{n}: {t}")  # noqa: E501
+        torch.testing.assert_close(
+            p.detach(), want[name].detach(), rtol=1e-4, atol=1e-5, msg=lambda t, n=name: f"{n}: {t}"
+        )
     return said
 
 
@@ -189,7 +191,8 @@ def test_weights_begin_at_their_epoch(data: Data, cnn: Any) -> None:
     ],
 )
 def test_options_of_the_step(
-    data: Data, cnn: Any, options: dict[str, Any], late: bool, smoothing: float, mixes: bool, weighted: bool, alpha: float
+    data: Data, cnn: Any, options: dict[str, Any], late: bool, smoothing: float, mixes: bool, weighted: bool,
+    alpha: float,
 ) -> None:  # fmt: skip
     method, at = student(data, cnn, **options), LATE if late else EARLY
     (batch,) = batches(method, data)
@@ -258,7 +261,9 @@ def test_without_a_teacher_dist_learns_the_truth(data: Data, at: Progress) -> No
 
     def loss(net: Any) -> Tensor:
         cls, dist = net.heads(x)
-        return (softmax_loss(cls, target).mean() + softmax_loss(dist, target * weights).sum() / (target @ weights).sum()) / 2
+        return (
+            softmax_loss(cls, target).mean() + softmax_loss(dist, target * weights).sum() / (target @ weights).sum()
+        ) / 2
 
     said = check(method, batch, at, loss)
     assert "teacher_accuracy" not in said
@@ -408,30 +413,30 @@ def test_the_final_table_has_all_three(data: Data, cnn: Any) -> None:
 
 
 def test_bad_input_is_one_line(data: Data, cnn: Any) -> None:
-    with pytest.raises(UserError, match="needs a teacher: set needs.teacher"):
+    with pytest.raises(UserError, match=r"needs a teacher: set needs.teacher"):
         student(data)
-    with pytest.raises(UserError, match="'truth' asks no teacher: remove needs.teacher"):
+    with pytest.raises(UserError, match=r"'truth' asks no teacher: remove needs.teacher"):
         student(data, cnn, distil="truth")
-    with pytest.raises(UserError, match="cannot be cut into patches of 5: set method.net.patch"):
+    with pytest.raises(UserError, match=r"cannot be cut into patches of 5: set method.net.patch"):
         student(data, cnn, net={**NET, "patch": 5})
-    with pytest.raises(UserError, match="'resnet8' has no DIST token"):
+    with pytest.raises(UserError, match=r"'resnet8' has no DIST token"):
         student(data, cnn, net={"name": "resnet8"})
-    with pytest.raises(ValueError, match="has no DIST loss to weight: set weighting = 'none'"):
+    with pytest.raises(ValueError, match=r"has no DIST loss to weight: set weighting = 'none'"):
         student(data, distil="off")
     strange = copy.copy(cnn)
     facts = cnn.data.facts
     strange.data = replace(cnn.data, facts=facts.model_copy(update={"classes": (*facts.classes[:-1], "lynx")}))
-    with pytest.raises(UserError, match="they differ .*lynx.*: train the teacher on the same classes"):
+    with pytest.raises(UserError, match=r"they differ .*lynx.*: train the teacher on the same classes"):
         student(data, strange)
     fewer = copy.copy(cnn)
     fewer.data = replace(cnn.data, facts=facts.model_copy(update={"classes": facts.classes[:-1]}))
-    with pytest.raises(UserError, match="the teacher knows 9 classes, the student's data have 10"):
+    with pytest.raises(UserError, match=r"the teacher knows 9 classes, the student's data have 10"):
         student(data, fewer)
     grey = copy.copy(cnn)
     grey.data = replace(cnn.data, facts=facts.model_copy(update={"inputs": 7}))
-    with pytest.raises(UserError, match="the teacher's channels: 7"):
+    with pytest.raises(UserError, match=r"the teacher's channels: 7"):
         student(data, grey)
-    with pytest.raises(UserError, match="must be a run that classifies by a network"):
+    with pytest.raises(UserError, match=r"must be a run that classifies by a network"):
         student(data, object())
 
 
@@ -450,7 +455,7 @@ def test_a_finished_student_opens_without_its_teacher(tmp_path: Path) -> None:
     opened = open_run(moved)
     images = opened.data().streams["test"].fetch(torch.arange(2))
     assert opened.method.predict(images).shape == (2, K)  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="no recipe"):
+    with pytest.raises(UserError, match=r"no recipe"):
         train(validate({**tree, "run": {**run, "folder": str(tmp_path / "another")}}, "vit"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from evenhand.cli import data, recipes, runs, training
+from evenhand.cli import attention, data, recipes, runs, training
 
 app = typer.Typer(
     help="Even-handed models from uneven data: rare classes, few labels, other domains.",
@@ -28,6 +28,7 @@ app.command()(runs.sample)
 app.command()(training.reproduce)
 app.command()(runs.report)
 app.command()(runs.hessian)
+app.command()(attention.attention)
 app.command()(training.demo)
 
 

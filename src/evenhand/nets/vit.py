@@ -166,6 +166,14 @@ class VisionTransformer(HeadedNet):
         """(N, special + patches, width) after the last block: class token, distillation token, patches."""
         return self.norm(self.blocks(self._placed(x)))
 
+    def layers(self, x: Tensor) -> list[Tensor]:
+        """The tokens after each block, (N, L, width) each, before the last norm."""
+        x, found = self._placed(x), []
+        for block in self.blocks:
+            x = block(x)
+            found.append(x)
+        return found
+
     def attentions(self, x: Tensor) -> list[Tensor]:
         """Every block's attention matrices, (N, heads, L, L) each."""
         x, found = self._placed(x), []
