@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -162,6 +162,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
+    if settings.frame == "square":
+        train = replace(train, samples=train.samples.squared())
     first = "source" if adapting else "labelled"
     streams: Streams = {first: train.subset(torch.arange(len(train)), first)}
     streams |= {name: part for name, part in parts.items() if name.startswith("target")} | held

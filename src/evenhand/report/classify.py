@@ -1,4 +1,4 @@
-"""The sections on classifiers: classes, training curves, self-training, confusions, calibration, adaptation."""
+"""The sections on classifiers: classes, training, experts, self-training, confusions, calibration, adaptation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import BaseModel, model_validator
 
-from evenhand.report import adaptation, selftraining
+from evenhand.report import adaptation, experts, selftraining
 from evenhand.report.adaptation import Domains
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.curves import REPEATED, run_lines
+from evenhand.report.experts import Expert
 from evenhand.report.markup import joined, parts
 from evenhand.report.reading import AGAIN, read_square
 from evenhand.report.records import NOT_RUN, ClassData, RunGroup
@@ -143,12 +144,14 @@ class Parts(BaseModel):
     reliability: Reliability | None = None
     temperature: Temperature | None = None
     adaptation: Domains | None = None
+    experts: dict[str, Expert] | None = None
 
 
 SECTIONS = Sections(
     illustrated={
         "Classes": classes_section,
         "Training curves": curves_section,
+        "Experts": experts.section,
         "Self-training": selftraining.section,
         "Confusions": confusions_section,
         "Calibration": calibration_section,

@@ -49,7 +49,7 @@ class ClassifierSettings(Settings):
     drw_start: float = Field(0.8, ge=0, description="epoch at which drw begins, or share of the run when below 1")
     beta: float = Field(0.9999, ge=0, lt=1, description="of the effective number of samples")
     sampling: Sampling = Field("instance", description="how often a class is drawn")
-    repeats: int | None = Field(None, gt=1, description="views of an image in a batch, with sampling instance")
+    repeats: int | None = Field(None, gt=0, description="views of an image in a batch, with sampling instance")
     mixup: float = Field(0.0, ge=0, description="Beta(a, a) mixing of images and labels, with loss ce; 0: off")
     max_margin: float = Field(0.5, gt=0, description="of ldam")
     scale: float = Field(30.0, gt=0, description="of ldam's cosine logits")
