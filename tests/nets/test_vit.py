@@ -277,6 +277,8 @@ def test_timm_gives_the_backbone(timm: list[dict[str, Any]], tmp_path: Path) -> 
     assert torch.equal(loaded.backbone.conv.weight, torch.load(tmp_path / "w.pt")["conv.weight"])  # type: ignore[union-attr]
     Net(name="timm:some_net", weights="pretrained").build(4, 3)
     assert timm[-1]["pretrained"] is True
+    Net(name="timm:some_net", drop_path=0.1).build(4, 3)
+    assert timm[-1]["drop_path_rate"] == 0.1
 
 
 @pytest.mark.usefixtures("timm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.views import deit, policies, smooth
 from evenhand.data.views.images import build
 from evenhand.errors import UserError
-from helpers import seeded
+from helpers import save_picture, seeded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILL = [124, 116, 104]  # the mean colour
@@ -261,6 +262,19 @@ def test_data_enlarge_reaches_every_view() -> None:
 def test_enlarging_what_cannot_be(tree: dict[str, Any], how: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         prepare_data(DataSettings(**tree), **how)
+
+
+def test_data_frame_reaches_training_alone(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            for i in range(2):
+                save_picture(tmp_path / split / name / f"{i}.png", 300, 100, i)
+    table = {"set": str(tmp_path), "size": 100, "augment": []}
+    framed, usual = (prepare_data(DataSettings(**table, **more)) for more in ({"frame": "square"}, {}))
+    rows = torch.arange(2)
+    for stream, same in (("labelled", False), ("test", True)):
+        parts = [data.streams[stream].fetch(rows, seeded()) for data in (framed, usual)]
+        assert torch.equal(*parts) is same
 
 
 def test_normalised_by_one_view_as_by_another() -> None:
