@@ -22,6 +22,7 @@ from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.methods.recognise.deit_lt import DeiTLT, DeiTLTSettings
+from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
 from evenhand.methods.recognise.teacher import Teacher, class_order
 from evenhand.pieces.losses import class_balanced_weights
 from evenhand.pieces.mixing import cutmix, mixup
@@ -436,6 +437,9 @@ def test_bad_input_is_one_line(data: Data, cnn: Any) -> None:
     grey.data = replace(cnn.data, facts=facts.model_copy(update={"inputs": 7}))
     with pytest.raises(UserError, match=r"the teacher's channels: 7"):
         student(data, grey)
+    two = student(data, distil="truth")
+    with pytest.raises(UserError, match=r"the first run has two heads"):
+        SecondStage(SecondStageSettings(), data, seed=0, device=CPU, first=two)
     with pytest.raises(UserError, match=r"must be a run that classifies by a network"):
         student(data, object())
 

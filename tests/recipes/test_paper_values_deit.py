@@ -102,7 +102,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
         {},
         {
             "cifar10": LDAM | {"data.groups": "3/4/3"}, "cifar100": LDAM | {"data.groups": "36/35/29"},
-            "small": {"method.loss": "ldam", "method.weighting": "drw", "run.epochs": 40, "method.repeats": 1},
+            "small": {"method.loss": "ldam", "method.weighting": "drw", "run.epochs": 50, "method.repeats": 1},
         },
     ),
     "vit-crt": (
