@@ -24,5 +24,6 @@ class Facts(Settings):
     size: list[int] = Field([])
     mean: list[float] = Field([])
     std: list[float] = Field([])
+    columns: tuple[str, ...] = Field((), description="names of a table's numbers")
     words: tuple[str, ...] = ()
     translations: bool = False

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from evenhand import parallel
 from evenhand.data.samplers import Shuffled, Weighted
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Stream, Streams, needed
 from evenhand.data.views.view import View
 from evenhand.errors import UserError
 from evenhand.randomness import dice, mix
@@ -182,6 +182,8 @@ def in_order(stream: Stream, rows: Tensor, batch: int) -> Iterator[tuple[Tensor,
 
 def moved(value: Any, device: torch.device) -> Any:
     """Tensors to the device, in lists and named tuples too."""
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if hasattr(value, "_fields"):
@@ -195,6 +197,4 @@ def _stream(streams: Streams | Stream, feed: Feed) -> tuple[Stream, str]:
         return feed.stream, feed.stream.name
     if isinstance(streams, Stream):
         return streams, feed.stream
-    if feed.stream not in streams:
-        raise UserError(f"the method needs a stream '{feed.stream}'; the data give: {', '.join(sorted(streams))}")
-    return streams[feed.stream], feed.stream
+    return needed(streams, feed.stream), feed.stream

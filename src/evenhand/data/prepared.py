@@ -13,6 +13,7 @@ from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
 from evenhand.data.reading import read_set
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources.tables import Table
 from evenhand.data.splits import balanced_holdout, head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
@@ -86,6 +87,14 @@ def prepare_data(
         if whole and settings.enlarge is not None:
             raise UserError("data.enlarge changes views, but a generator draws images as they are stored; leave it out")
         streams, embedded = _streams(settings, whole=whole, embed=embed)
+        return around(settings, streams, facts, embedded=embedded)
+
+
+def around(
+    settings: DataSettings, streams: Streams, facts: Facts | None = None, *, embedded: Sequence[int] = ()
+) -> Data:
+    """Facts and views of streams that are read and cut already; ``embedded`` is the size images had before."""
+    with users_mistake("[data]"):
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
@@ -97,7 +106,7 @@ def prepare_data(
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, embedded), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, list(embedded)), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -192,9 +201,13 @@ def _facts_of_samples(settings: DataSettings, train: Stream, embedded: list[int]
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std),
+        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std), columns=_columns(train),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
+
+
+def _columns(train: Stream) -> tuple[str, ...]:
+    return train.samples.columns if isinstance(train.samples, Table) else ()
 
 
 def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from evenhand.data.sets.catalogue import DATASETS, obtain_weights
+from evenhand.data.sets.catalogue import obtain_weights
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods.protocol import Progress
-from evenhand.nets import NETS, TIMM, HeadedNet, HeadKind, build_net, load_weights
-from evenhand.nets.timm import TimmNet
+from evenhand.nets import NETS, PRETRAINED, TIMM, HeadedNet, HeadKind, build_net
 from evenhand.nets.vit import LayerScale
+from evenhand.nets.weights import load_backbone
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
 from evenhand.pieces.player import Player, Precision
@@ -26,13 +26,14 @@ from evenhand.tokens import HF
 
 Schedule = Literal["constant", "steps", "cosine", "fixmatch", "inverse", "inverse-progress"]
 Spared = Literal["norms", "biases", "tokens", "positions"]
+WEIGHTS = f"to start from: file, or {', '.join(PRETRAINED)}; timm: pretrained; '': none"
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
 class Net(Settings):
     """A network by name."""
 
-    name: str = Field("resnet32", description="see evenhand list")
+    name: str = Field("resnet32", description="see evenhand list nets")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
     heads: int | None = Field(None, gt=0, description="of a vision transformer's attention; default: the net's own")
@@ -41,7 +42,7 @@ class Net(Settings):
     drop_path: float | None = Field(None, ge=0, lt=1, description="share of samples that skip its last block")
     layer_scale: float | None = Field(None, gt=0, description="start of factors on what its blocks add; default: none")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
-    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; '': none")
+    weights: str | None = Field(None, description=WEIGHTS)
 
     def check(self) -> None:
         """Refuse a network or weights that do not exist, before anything is read or built."""
@@ -49,26 +50,36 @@ class Net(Settings):
             raise UserError(f"net '{self.name}' is unknown; {did_you_mean(self.name, NETS)}")
         if not self.weights or Path(self.weights).is_file():
             return
-        known = [name for name in DATASETS if name in NETS] + ["pretrained"] * self.name.startswith(TIMM)
+        known = [*PRETRAINED, *["pretrained"] * self.name.startswith(TIMM)]
         if self.weights not in known:
-            hint = did_you_mean(self.weights, known)
-            raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know; {hint}")
-        if self.weights not in (self.name, "pretrained"):
+            there = f"there are: {', '.join(known)}"
+            raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know; {there}")
+        if self.weights in PRETRAINED and self.name not in (self.weights, PRETRAINED[self.weights]):
             raise UserError(f"net.weights = '{self.weights}' are of that net: set net.name to it, not '{self.name}'")
+
+    def variant(self) -> str:
+        """The network to build: weights fetched by name may be of a published variant, which is built then."""
+        if self.weights and self.weights in PRETRAINED and not Path(self.weights).is_file():
+            return PRETRAINED[self.weights]
+        return self.name
+
+    def as_trained(self) -> Net:
+        """The same network without the weights it started from: a run has its own, and those may be gone."""
+        return self.model_copy(update={"name": self.variant(), "weights": None})
 
     def build(self, num_classes: int, inputs: int, head: HeadKind = "linear", *, distilled: bool = False) -> HeadedNet:
         """``inputs``: image channels, length of vectors, or words; ``distilled``: a vision transformer of two heads."""
         self.check()
         fetched = self.name.startswith(TIMM) and self.weights == "pretrained"
         net = build_net(
-            self.name, num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
+            self.variant(), num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
             heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path,
             layer_scale=self.layer_scale, distilled=distilled or None, stem_stride=self.stem_stride,
             pretrained=fetched or None,
         )  # fmt: skip
         if self.weights and not fetched:
             file = self.weights if Path(self.weights).is_file() else obtain_weights(self.weights)
-            load_weights(net.backbone if isinstance(net, TimmNet) else net, file, skip_head=True)
+            load_backbone(net, file)
         return net
 
 
@@ -94,7 +105,9 @@ class Optim(Settings):
     inverse_power: float = Field(0.75, gt=0, description="and its power")
     milestones: list[float] = Field([0.8, 0.9], description="epochs, or shares of the run when below 1")
     factors: list[float] = Field([1.0, 1e-2, 1e-4], description="learning-rate factor before, between, after")
-    rho: float = Field(0.05, ge=0, description="SAM radius")
+    rho: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        0.05, description="SAM radius; auto (classifier): the largest that validation bears"
+    )
     rho_relative: bool = Field(False, description="rho is a share of the weight norm (0.01: one per cent)")
     rho_milestones: list[float] = Field([], description="when the radius changes, like milestones")
     rho_values: list[float] = Field([], description="radius before, between and after the rho_milestones")
@@ -117,6 +130,8 @@ class Optim(Settings):
             raise ValueError(f"factors needs {len(self.milestones) + 1} entries for {len(self.milestones)} milestones")
         if self.rho_values and len(self.rho_values) != len(self.rho_milestones) + 1:
             raise ValueError(f"rho_values needs {len(self.rho_milestones) + 1} entries")
+        if self.rho == "auto" and (self.rho_values or self.rho_last is not None):
+            raise ValueError("rho = 'auto' finds one radius for the whole run: leave out rho_values and rho_last")
         if max(self.warmup_lr, self.min_lr) > self.lr:
             raise ValueError(f"warmup_lr = {self.warmup_lr} and min_lr = {self.min_lr} must not exceed lr = {self.lr}")
         return self
@@ -147,7 +162,7 @@ class Optim(Settings):
             fused=self.precision != "float16",
         )  # fmt: skip
         if self.name == "sam":
-            return SAM(base, self.rho)
+            return SAM(base, 0.0 if self.rho == "auto" else self.rho)
         noise = torch.Generator(next(net.parameters()).device).manual_seed(seed)
         if self.name == "pgd":
             return PGD(base, self.sigma, noise)
@@ -155,13 +170,13 @@ class Optim(Settings):
             return LPFSGD(base, self.lpf_gamma, self.lpf_parts, noise)
         return base
 
-    def apply(self, player: Player, at: Progress) -> None:
-        """Set learning rate and radius for the step at hand."""
+    def apply(self, player: Player, at: Progress, found: float | None = None) -> None:
+        """Set learning rate and radius for the step at hand; ``found`` is the radius that ``auto`` has found."""
         lr = self.lr * self.factor(at)
         for group in player.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
         if isinstance(player.optimizer, SAM):
-            rho = self.radius(at)
+            rho = self.radius(at, found)
             player.optimizer.rho = relative_radius(player.parameters, rho) if self.rho_relative else rho
 
     def factor(self, at: Progress) -> float:
@@ -186,8 +201,12 @@ class Optim(Settings):
             case "constant":
                 return 1.0
 
-    def radius(self, at: Progress) -> float:
-        """SAM's radius: constant, stepped or linear."""
+    def radius(self, at: Progress, found: float | None = None) -> float:
+        """SAM's radius: constant, stepped or linear, or the one ``found``."""
+        if self.rho == "auto":
+            if found is None:
+                raise ValueError("rho = 'auto' is searched by the classifier alone: give a number")
+            return found
         if self.rho_values:
             return schedules.steps(at.time, at.epochs, self.rho_milestones, self.rho_values)
         if self.rho_last is not None:

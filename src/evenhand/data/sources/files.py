@@ -21,6 +21,7 @@ from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
 
+REMEDY = "replace or remove it, or set skip_unreadable"
 Label = TypeVar("Label")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -86,8 +87,7 @@ def load_image(
         window = left * across, top * down, min(right * across, whole.width), min(bottom * down, whole.height)
         return whole.resize((size, size), Image.Resampling.BILINEAR, box=window)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
-        remedy = "replace or remove it, or set skip_unreadable"
-        raise UserError(f"cannot read image '{path}': {error}; {remedy}") from error
+        raise UserError(f"cannot read image '{path}': {error}; {REMEDY}") from error
 
 
 class Files(Source):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["images", "vectors", "tokens", "texts"]
+Kind = Literal["images", "vectors", "tokens", "texts", "scenes"]  # scenes: images with objects, of any size
 Samples = Tensor | list[Tensor]  # stacked, or one by one where sizes differ
 
 KINDS: dict[tuple[torch.dtype, int], Kind] = {
@@ -22,11 +22,13 @@ LUMA = (0.299, 0.587, 0.114)
 class Source(ABC):
     """Samples by row: uint8 images (N, C, H, W), float32 vectors (N, d), int64 tokens (N, L) or texts.
 
-    ``decodes`` says that fetching takes work which loader processes should share.
+    ``decodes`` says that fetching takes work which loader processes should share. ``origin`` has, row by row, what a
+    person would look at where that is something else: the images that features are of, the texts of tokens.
     """
 
     kind: Kind = "images"
     decodes: bool = True
+    origin: Source | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -65,7 +67,7 @@ class Memory(Source):
 
     decodes = False
 
-    def __init__(self, samples: Tensor, names: Sequence[str] | None = None) -> None:
+    def __init__(self, samples: Tensor, names: Sequence[str] | None = None, origin: Source | None = None) -> None:
         if (samples.dtype, samples.ndim) not in KINDS:
             raise ValueError(
                 f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
@@ -73,6 +75,7 @@ class Memory(Source):
             )
         self.samples, self.kind = samples.contiguous(), KINDS[samples.dtype, samples.ndim]
         self.names = range(len(samples)) if names is None else names
+        self.origin = origin
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -84,7 +87,8 @@ class Memory(Source):
         return str(self.names[row])
 
     def pick(self, rows: Tensor) -> Memory:
-        return Memory(self.samples[rows], [self.name(row) for row in rows.tolist()])
+        names = [self.name(row) for row in rows.tolist()]
+        return Memory(self.samples[rows], names, self.origin and self.origin.pick(rows))
 
     def framed(self, side: int, channels: int) -> Memory:
         if self.kind != "images" or self.samples.shape[1:] == (channels, side, side):
@@ -102,6 +106,7 @@ class Picked(Source):
     def __init__(self, inner: Source, rows: Tensor) -> None:
         self.inner, self.rows = inner, rows
         self.kind, self.decodes = inner.kind, inner.decodes
+        self.origin = inner.origin and inner.origin.pick(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -188,7 +193,9 @@ def joined(parts: Sequence[Source]) -> Source:
     if len(held) < len(parts):
         return Joined(parts)
     names = [part.name(row) for part in held for row in range(len(part))]
-    return Memory(torch.cat([part.samples for part in held]), names)
+    origins = [part.origin for part in held if part.origin is not None]
+    origin = joined(origins) if len(origins) == len(held) else None
+    return Memory(torch.cat([part.samples for part in held]), names, origin)
 
 
 def reframed(images: Tensor, side: int, channels: int) -> Tensor:
