@@ -46,6 +46,13 @@ def second_stage(rule: str, first: str = "ce", **optim: Any) -> Tree:
     return {"method": method, "needs": {"first": first}}
 
 
+def deit(teacher: str | None = "ldam-drw-sam", optim: Tree | None = None, **method: Any) -> Tree:
+    net = {"name": "vit-tiny", "width": 8, "depth": 1, "heads": 2, "drop_path": 0.2}
+    tree = {"name": "deit-lt", "batch": 16, "net": net, "drw_start": 1, "repeats": 2, **method}
+    needs = {} if teacher is None else {"teacher": teacher}
+    return {"method": {**tree, "optim": {"lr": 1e-3, "warmup": 1, **(optim or {})}}, "needs": needs}
+
+
 def gan(name: str, needs: tuple[str, ...] = (), **method: Any) -> Tree:
     tree = {
         "name": name, "batch": 8, "net": {"name": "sndcgan", "width": 4, "latent": 8}, "ema": 0.9, "ema_start": 2,
@@ -113,6 +120,9 @@ CASES: dict[str, Tree] = {
     "lws": second_stage("lws", first="ldam-drw-sam"),
     "tau-norm": second_stage("tau-norm"),
     "mislas": second_stage("mislas", first="mixup-ema", ema=0.9),
+    "deit-lt": deit(),
+    "deit-lt-soft": deit("ce", {"accumulate": 2}, distil="soft", teacher_view="weak", mix_late=True, repeats=1),
+    "vit": deit(None, distil="off", weighting="none", loss="bce"),
     "fixmatch": self_training("fixmatch", threshold=0.2, loss="la"),
     "uda": self_training("fixmatch", threshold=0.2, consistency="uda", align=True, one_pass=False),
     "flexmatch": self_training("fixmatch", thresholds="flexmatch", threshold=0.3),

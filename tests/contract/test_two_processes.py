@@ -59,6 +59,12 @@ CASES: dict[str, Tree] = {
         "data": {"unlabelled_max": 24},
     },
     "selmix-labelled": {"method": {"name": "selmix", "batch": 8, "cycle": 2, "optim": {"lr": 0.05}}},
+    "deit-lt": {
+        "method": {
+            "name": "deit-lt", "batch": 16, "net": {"name": "vit-tiny", "width": 8, "depth": 1, "heads": 2},
+            "drw_start": 1, "mix": False, "optim": {"lr": 1e-4, "warmup": 1, "accumulate": 2},
+        },
+    },
 }  # fmt: skip
 
 
@@ -76,8 +82,9 @@ def recipe(name: str, folder: Path, first: Path, **run: Any) -> Any:
         },
         "run": {"folder": str(folder), "steps": STEPS, "log_every": 1, "progress": False, **run},
     }
-    if case["method"]["name"] in ("second-stage", "selmix"):
-        tree["needs"] = {"first": str(first)}
+    need = {"second-stage": "first", "selmix": "first", "deit-lt": "teacher"}.get(case["method"]["name"])
+    if need is not None:
+        tree["needs"] = {need: str(first)}
     return validate(tree, name)
 
 

@@ -357,7 +357,11 @@ def test_same_seed_same_weights_and_no_other_source() -> None:
         ("small-cnn", {"zero_init_residual": True}, "no option zero_init_residual .* it takes width$"),
         ("resnet32", {"depth": 20}, "no option depth .* it takes width, stem_stride$"),  # the name says it
         ("text-mean", {"heads": 2, "inputs": 9}, "no option heads .* it takes width$"),
-        ("vit-tiny", {"stem_stride": 2}, "it takes width, depth, heads, patch, size, drop_path, distilled$"),
+        (
+            "vit-tiny",
+            {"stem_stride": 2},
+            "it takes width, depth, heads, patch, size, drop_path, layer_scale, distilled$",
+        ),
         ("resnet8", {"head": "cosin"}, "head 'cosin' is unknown; did you mean 'cosine'"),
         ("resnet8", {"num_classes": 1}, "num_classes is 1"),
         ("resnet8", {"inputs": 0}, "inputs is 0"),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evenhand import __version__
-from evenhand.cli import data, exporting, label_page, labelling, listing, predicting, recipes, runs, training
+from evenhand.cli import attention, data, exporting, label_page, labelling, listing, predicting, recipes, runs, training
 
 
 def _say_version(asked: bool) -> None:
@@ -43,6 +43,7 @@ app.command()(labelling.cycles)
 app.add_typer(labelling.labels_app, name="labels")
 app.command()(runs.report)
 app.command()(runs.hessian)
+app.command()(attention.attention)
 app.command()(training.demo)
 
 

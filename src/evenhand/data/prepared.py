@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,10 +43,16 @@ class Data:
     eval_view: View
     streams: Streams = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
+    enlarged: int | None = None
 
     def see(self, x: Any) -> Any:
         """Raw samples as evaluation sees them."""
         return self.eval_view(x)
+
+    @property
+    def side(self) -> int:
+        """Of images as views show them."""
+        return self.enlarged or self.facts.size[-1]
 
     @property
     def labelled(self) -> Stream:
@@ -79,6 +85,8 @@ def prepare_data(
     margin; ``embed`` computes the features that data.embed asks for.
     """
     with users_mistake("[data]"):
+        if whole and settings.enlarge is not None:
+            raise UserError("data.enlarge changes views, but a generator draws images as they are stored; leave it out")
         streams, embedded = _streams(settings, whole=whole, embed=embed)
         return around(settings, streams, facts, embedded=embedded)
 
@@ -105,6 +113,10 @@ def around(
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
     """The views that settings and facts describe, around what streams there are."""
     streams = streams or {}
+    if settings.enlarge is not None and facts.kind != "images":
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is for images, but the samples are {facts.kind}; leave it out"
+        )
     if facts.kind == "tokens":
         text = settings.text
         seen = partial(build_text_view, length=text.length, translations=facts.translations)
@@ -113,8 +125,15 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
     if facts.kind == "vectors":
         view = Standardise(facts.mean, facts.std)
         return Data(facts, view, view, view, streams)
-    shown = partial(build, size=facts.size[-1], mean=facts.mean, std=facts.std)
-    return Data(facts, shown(settings.augment), shown(settings.strong), shown([]), streams)
+    if settings.enlarge is not None and settings.enlarge < facts.size[-1]:
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is less than the images' side, {facts.size[-1]}: use data.size"
+        )
+    side = settings.enlarge or facts.size[-1]
+    shown = partial(build, size=side, mean=facts.mean, std=facts.std, enlarged=side > facts.size[-1])
+    return Data(
+        facts, shown(settings.augment), shown(settings.strong), shown([]), streams, enlarged=settings.enlarge
+    )  # fmt: skip
 
 
 def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, list[int]]:
@@ -158,6 +177,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
+    if settings.frame == "square":
+        train = replace(train, samples=train.samples.squared())
     first = "source" if adapting else "labelled"
     streams: Streams = {first: train.subset(torch.arange(len(train)), first)}
     streams |= {name: part for name, part in parts.items() if name.startswith("target")} | held

@@ -35,6 +35,10 @@ class DataSettings(Settings):
         "same", description="all domains have the same, or keep those shared"
     )
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
+    frame: Literal["square"] | None = Field(
+        None, description="large files in training: square of the shorter side; default: random-resized crop"
+    )
+    enlarge: int | None = Field(None, gt=0, le=2**12, description="side that views enlarge images to, such as 224")
     embed: str = Field(
         "",
         description="replace images by features of a frozen net: mobilenet_v2, resnet18, resnet50, net:file, timm:name",

@@ -11,6 +11,7 @@ from evenhand.errors import UserError, did_you_mean
 METHODS = {
     "classifier": "evenhand.methods.recognise.classifier:LongTailClassifier",
     "second-stage": "evenhand.methods.recognise.second_stage:SecondStage",
+    "deit-lt": "evenhand.methods.recognise.deit_lt:DeiTLT",
     "fixmatch": "evenhand.methods.unlabelled.fixmatch:FixMatch",
     "abc": "evenhand.methods.unlabelled.abc:ABC",
     "cossl": "evenhand.methods.unlabelled.cossl:CoSSL",

@@ -15,6 +15,7 @@ from evenhand.data.sets.catalogue import obtain_weights
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods.protocol import Progress
 from evenhand.nets import NETS, PRETRAINED, TIMM, HeadedNet, HeadKind, build_net
+from evenhand.nets.vit import LayerScale
 from evenhand.nets.weights import load_backbone
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
@@ -26,7 +27,7 @@ from evenhand.tokens import HF
 Schedule = Literal["constant", "steps", "cosine", "fixmatch", "inverse", "inverse-progress"]
 Spared = Literal["norms", "biases", "tokens", "positions"]
 WEIGHTS = f"to start from: file, or {', '.join(PRETRAINED)}; timm: pretrained; '': none"
-NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
 class Net(Settings):
@@ -39,6 +40,7 @@ class Net(Settings):
     patch: int | None = Field(None, gt=0, description="side of its patches in pixels; default: the net's own")
     size: int | None = Field(None, gt=0, description="side of the images its positions are learned for")
     drop_path: float | None = Field(None, ge=0, lt=1, description="share of samples that skip its last block")
+    layer_scale: float | None = Field(None, gt=0, description="start of factors on what its blocks add; default: none")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
     weights: str | None = Field(None, description=WEIGHTS)
 
@@ -71,8 +73,9 @@ class Net(Settings):
         fetched = self.name.startswith(TIMM) and self.weights == "pretrained"
         net = build_net(
             self.variant(), num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
-            heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path, distilled=distilled or None,
-            stem_stride=self.stem_stride, pretrained=fetched or None,
+            heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path,
+            layer_scale=self.layer_scale, distilled=distilled or None, stem_stride=self.stem_stride,
+            pretrained=fetched or None,
         )  # fmt: skip
         if self.weights and not fetched:
             file = self.weights if Path(self.weights).is_file() else obtain_weights(self.weights)

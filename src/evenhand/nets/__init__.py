@@ -80,6 +80,7 @@ def build_net(
     patch: int | None = None,
     size: int | None = None,
     drop_path: float | None = None,
+    layer_scale: float | None = None,
     distilled: bool | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
@@ -102,8 +103,8 @@ def build_net(
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
     given = {
         "width": width, "depth": depth, "heads": heads, "patch": patch, "size": size, "drop_path": drop_path,
-        "distilled": distilled, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual,
-        "pretrained": pretrained,
+        "layer_scale": layer_scale, "distilled": distilled, "stem_stride": stem_stride,
+        "zero_init_residual": zero_init_residual, "pretrained": pretrained,
     }  # fmt: skip
     options = {option: value for option, value in given.items() if value is not None}
     accepted = inspect.signature(make).parameters

@@ -1,4 +1,4 @@
-"""The sections on classifiers: classes, curves, self-training, selective mixup, confusions, calibration, adaptation."""
+"""The sections on classifiers: classes, training, experts, self-training, pairs, confusions, calibration, domains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import BaseModel, model_validator
 
-from evenhand.report import adaptation, advice, selftraining
+from evenhand.report import adaptation, advice, experts, selftraining
 from evenhand.report import selmix as pairs
 from evenhand.report.adaptation import Domains
 from evenhand.report.charts import class_plots, plots
@@ -16,6 +16,7 @@ from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.confusions import confusions_section
 from evenhand.report.curves import REPEATED, run_lines
 from evenhand.report.examples import mistakes_section
+from evenhand.report.experts import Expert
 from evenhand.report.markup import parts
 from evenhand.report.records import NOT_RUN, ClassData, RunGroup
 from evenhand.report.scores import FEW, class_scores, score_table, with_counts
@@ -153,6 +154,7 @@ class Parts(BaseModel):
     temperature: Temperature | None = None
     adaptation: Domains | None = None
     selmix: pairs.Looks | None = None
+    experts: dict[str, Expert] | None = None
 
 
 SECTIONS = Sections(
@@ -161,6 +163,7 @@ SECTIONS = Sections(
         "Surest mistakes": mistakes_section,
         "Confusions": confusions_section,
         "Training curves": curves_section,
+        "Experts": experts.section,
         "Self-training": selftraining.section,
         "Selective mixup": pairs.section,
         "Calibration": calibration_section,

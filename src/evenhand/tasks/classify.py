@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what measures imports torch, which a report does without
 
 PREDICTED, COMPARED, PICTURED = 2000, 400, 300  # rows that suffice for scores, for distances, for a picture
 LABEL_FREE = ("entropy", "infomax", "density")  # of measure.shift.SCORES
+EXPERTS = ("cls", "dist")  # the two heads of a distilled transformer
+EXPERT_NUMBERS = {"mean_recall": "mean recall", "head": "head recall", "mid": "mid recall", "tail": "tail recall"}
 TRACED = 20  # classes with a line of their own in the log: the largest and the rarest
 
 
@@ -49,6 +51,8 @@ class Classify(Task):
         Metric("min_head_tail_recall", "worse of head and tail recall", shown=False),
         Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False),
         score("loss", "cross-entropy", lower=True, shown=False),
+        *(Metric(f"{expert}_{key}", f"{name} of {expert.upper()} alone", shown=False, path=("experts", expert, key))
+          for expert in EXPERTS for key, name in EXPERT_NUMBERS.items()),
         *(score(name, path=("adaptation", name), shown=False) for name in LABEL_FREE),
     )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
@@ -73,9 +77,14 @@ class Classify(Task):
         from evenhand.measure.classification import evaluate
         from evenhand.measure.examples import files_of
 
-        found = evaluate(method.predict, stream, batch=batch)
+        found, groups = evaluate(method.predict, stream, batch=batch), method.data.groups
         files = files_of(found, stream) if parallel.is_writer() else {}
-        return found.table(method.data.groups) | files | method.details()
+        table = found.table(groups) | files | method.details()
+        for name, answers in method.experts().items():
+            alone = evaluate(answers, stream, batch=batch).table(groups)
+            numbers = {key: alone[key] for key in ("accuracy", "mean_recall", "min_recall")}
+            table.setdefault("experts", {})[name] = {**numbers, **alone["group_recall"], "recall": alone["recall"]}
+        return table
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Of a target domain: what its predictions look like, and how far it is from the source.

@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from statistics import median_low
@@ -44,6 +45,13 @@ def random_box(width: int, height: int, draws: Tensor) -> Box:
         w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
         left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
+
+
+def random_square(width: int, height: int, draws: Tensor) -> Box:
+    """A square of the full shorter side, anywhere along the longer one; draws (tries, 4) in [0, 1)."""
+    side, (x, y) = min(width, height), draws[0, 2:].tolist()
+    left, top = int(x * (width - side + 1)), int(y * (height - side + 1))
+    return left, top, left + side, top + side
 
 
 def convert(image: Image.Image, mode: str) -> Image.Image:
@@ -87,7 +95,7 @@ class Files(Source):
 
     Without ``chance``: shorter side to ``resize``, centre crop. With it, and ``random_frame`` (default: for ``size`` >=
     96): random-resized-crop, every number drawn from it. ``whole`` leaves no margin and frames nothing at random, for
-    generators. ``reader`` opens what is no file; ``names`` default to the paths.
+    generators, ``squared()`` frames by squares. ``reader`` opens what is no file; ``names`` default to the paths.
     """
 
     def __init__(
@@ -103,6 +111,7 @@ class Files(Source):
         self.size, self.mode, self.whole, self.reader = size, mode, whole, reader
         self.resize = resize if resize is not None else round(size * 256 / 224) if margin else size
         self.random_frame = margin if random_frame is None else random_frame
+        self.choose = random_box
         if not 0 < size <= self.resize:
             raise UserError(f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}")
 
@@ -117,7 +126,7 @@ class Files(Source):
         draws = torch.rand(len(chosen), 10, 4, generator=chance) if random else None
         for at, row in enumerate(chosen):
             if draws is not None:
-                choose = partial(random_box, draws=draws[at])
+                choose = partial(self.choose, draws=draws[at])
             path = self.paths[row]
             pixels = np.array(load_image(self.reader(path) if self.reader else path, self.mode, self.size, choose))
             images[at] = torch.from_numpy(pixels.reshape(self.size, self.size, -1)).permute(2, 0, 1)
@@ -134,6 +143,11 @@ class Files(Source):
         if (self.size, self.mode) == (side, mode):
             return self
         return Files(self.paths, size=side, mode=mode, whole=self.whole, names=self.names, reader=self.reader)
+
+    def squared(self) -> Files:
+        other = copy(self)
+        other.choose = random_square
+        return other
 
     def held(self, memory: bool | None = None) -> Source:
         """Small images are decoded once, into memory; True and False say otherwise."""

@@ -57,6 +57,10 @@ class Source(ABC):
         """The same images as (channels, side, side); what is no image stays as it is."""
         return self
 
+    def squared(self) -> Source:
+        """The same images; random framing takes squares of the full shorter side. What is not framed stays as it is."""
+        return self
+
 
 class Memory(Source):
     """Samples held as one tensor; ``names`` default to row numbers."""
@@ -122,6 +126,9 @@ class Picked(Source):
     def framed(self, side: int, channels: int) -> Source:
         return Picked(self.inner.framed(side, channels), self.rows)
 
+    def squared(self) -> Source:
+        return Picked(self.inner.squared(), self.rows)
+
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         yield self.rows.numpy().tobytes()
         yield from self.inner.identity(dated=dated)
@@ -169,6 +176,9 @@ class Joined(Source):
 
     def framed(self, side: int, channels: int) -> Source:
         return Joined([part.framed(side, channels) for part in self.parts])
+
+    def squared(self) -> Source:
+        return Joined([part.squared() for part in self.parts])
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         for part in self.parts:

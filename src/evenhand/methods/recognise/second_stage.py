@@ -69,6 +69,10 @@ class SecondStage(Recogniser):
             raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
         self.net: HeadedNet = copy.deepcopy(first.network()).requires_grad_(False)
+        if getattr(self.net, "head_dist", None) is not None:
+            raise UserError(
+                "the first run has two heads, of which a second stage would train one: use a run with one head"
+            )
         self.net.head = self._new_head(self.net.head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
 
