@@ -19,7 +19,8 @@ from evenhand.data.sets import catalogue, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.classes import shared_classes
-from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.files import Files, readable, sizes_of
+from evenhand.data.sources.frames import choose_frame
 from evenhand.data.sources.paths import (
     SPLITS,
     SUFFIXES,
@@ -56,6 +57,8 @@ def read_domains(settings: DataSettings) -> Streams:
     if settings.test_list:
         domains[settings.target]["test"] = _list(settings.test_list, settings)
     classes = _agree(domains, settings.target, settings.classes == "intersection")
+    if settings.frame != "auto" and not any(p.samples.frame for parts in domains.values() for p in parts.values()):
+        raise UserError(f'data.frame = "{settings.frame}" has no effect: the domains hold arrays; leave it out')
     side, channels = _frame(domains, settings)
     domains = {
         name: {split: _conform(part, classes, side, channels) for split, part in parts.items()}
@@ -108,7 +111,10 @@ def _read_all(names: Sequence[str], settings: DataSettings) -> dict[str, Streams
             domains[name] = _domain(name, inside, settings, size)
         except UserError as error:
             raise UserError(f"{'target' if name == settings.target else 'source'} '{name}': {error}") from error
-        size = size or _side(next(iter(domains[name].values())))
+        first = next(iter(domains[name].values()))
+        size = size or _side(first)
+        if settings.frame == "auto" and first.samples.frame is not None:  # one frame for all
+            settings = settings.model_copy(update={"frame": first.samples.frame.how})
     return domains
 
 
@@ -156,7 +162,10 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
 
 def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequence[str] | None = None) -> Streams:
     mode = "L" if settings.grey else "RGB"
-    return formats.read(place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes)
+    skip, memory = settings.skip_unreadable, settings.in_memory
+    return formats.read(
+        place, size=size, mode=mode, skip_unreadable=skip, classes=classes, frame=settings.frame, memory=memory
+    )
 
 
 def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:
@@ -166,15 +175,19 @@ def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:
     if settings.skip_unreadable:
         rows = readable(rows, mode)
     paths = [file for file, _ in rows]
-    files = Files(paths, size=size or 224, mode=mode, names=relative_names(paths, folder))
-    return Stream(files.held(), None, (), folder.name)
+    how = choose_frame(sizes_of(paths))[0] if settings.frame == "auto" else settings.frame
+    files = Files(paths, size=size or 224, mode=mode, names=relative_names(paths, folder), frame=how)
+    return Stream(files.held(settings.in_memory), None, (), folder.name)
 
 
 def _list(name: str, settings: DataSettings) -> Stream:
     """An image list, named from here or from the root."""
     root, mode = Path(settings.root or "."), "L" if settings.grey else "RGB"
     path = Path(name) if Path(name).exists() else root / name
-    return read_image_list(path, root, size=settings.size or 224, mode=mode, skip_unreadable=settings.skip_unreadable)
+    return read_image_list(
+        path, root, size=settings.size or 224, mode=mode, skip_unreadable=settings.skip_unreadable,
+        frame=settings.frame, memory=settings.in_memory,
+    )  # fmt: skip
 
 
 def _domains_of(parts: Streams) -> list[str]:

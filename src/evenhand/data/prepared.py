@@ -12,20 +12,37 @@ import torch
 from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
 from evenhand.data.reading import read_set
-from evenhand.data.settings import DataSettings
+from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vectors
+from evenhand.data.sources.frames import How
 from evenhand.data.splits import balanced_holdout, head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
 from evenhand.data.uneven import hold_out, make_longtailed
 from evenhand.data.views.images import build, channel_stats
 from evenhand.data.views.texts import build_text_view
-from evenhand.data.views.vectors import Standardise, refuse_image_settings, vector_stats
+from evenhand.data.views.vectors import Standardise, vector_stats
 from evenhand.data.views.view import View
 from evenhand.data.vocabulary import Vocabulary
 from evenhand.errors import UserError, users_mistake
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 Embed = Callable[[Streams, str, int], Streams]  # streams of images, network, side -> streams of its features
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How pictures became a network's input: what facts keep of it."""
+
+    size: list[int]
+    frame: How = "crop"
+    resize: int | None = None
+
+    @classmethod
+    def of(cls, stream: Stream) -> Seen:
+        if stream.kind != "images":
+            return cls([])
+        size, frame = list(stream.fetch(torch.tensor([0])).shape[2:]), stream.samples.frame
+        return cls(size, frame.how, frame.resize) if frame else cls(size, resize=size[-1])
 
 
 @dataclass(frozen=True)
@@ -77,19 +94,17 @@ def prepare_data(
     margin; ``embed`` computes the features that data.embed asks for.
     """
     with users_mistake("[data]"):
-        streams, embedded = _streams(settings, whole=whole, embed=embed)
+        streams, seen = _streams(_as_framed(settings, facts), whole=whole, embed=embed)
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
             raise UserError(f"the data have changed since the run began ({told}): restore them, or train anew")
         if train.kind == "texts":
-            for key in ("augment", "strong"):
-                if getattr(settings, key) != DataSettings.model_fields[key].default:
-                    raise UserError(f"data.{key} is for images; the views of texts are data.text.{key}")
+            refuse_of_texts(settings)
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, embedded), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, seen), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -107,17 +122,22 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
     return Data(facts, shown(settings.augment), shown(settings.strong), shown([]), streams)
 
 
-def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, list[int]]:
-    """All streams by their final names, as they are read, and the size of the images that were embedded, if any."""
+def _as_framed(settings: DataSettings, facts: Facts | None) -> DataSettings:
+    """Later files do not change the frame that a run has begun with."""
+    framed = facts is not None and facts.kind in ("images", "vectors") and facts.resize is not None
+    return settings.model_copy(update={"frame": facts.frame}) if framed and facts else settings
+
+
+def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, Seen]:
+    """All streams by their final names, as they are read, and how their images were seen."""
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
-    embedded: list[int] = []
+    seen = Seen.of(parts["train"])
     if settings.embed:
         if embed is None:
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
-        embedded = list(parts["train"].fetch(torch.tensor([0])).shape[2:])
         parts = embed(parts, settings.embed, settings.embed_size)
     train, test = parts["train"], parts.get("test")
     if test is None and not adapting:
@@ -150,7 +170,7 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         streams["test"] = test
     if "unlabelled" in parts:
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
-    return streams, embedded
+    return streams, seen
 
 
 def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabulary) -> Facts:
@@ -162,16 +182,16 @@ def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabu
     )  # fmt: skip
 
 
-def _facts_of_samples(settings: DataSettings, train: Stream, embedded: list[int]) -> Facts:
+def _facts_of_samples(settings: DataSettings, train: Stream, seen: Seen) -> Facts:
     sample = train.fetch(torch.tensor([0]))
     if train.kind == "vectors":
-        refuse_image_settings(settings)
+        refuse_of_vectors(settings)
     mean, std = _statistics(settings, train)
     if len(mean) != sample.shape[1]:
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std),
+        size=seen.size, frame=seen.frame, resize=seen.resize, mean=list(mean), std=list(std),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
 

@@ -6,8 +6,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from evenhand.data.sources.frames import Asked
 from evenhand.data.tokenising import TextSettings
 from evenhand.data.views.images import PRESETS
+from evenhand.errors import UserError
 from evenhand.settings import Settings
 
 MOST = 10**12  # samples: beyond it is a slip of the pen
@@ -25,6 +27,7 @@ class DataSettings(Settings):
         "same", description="all domains have the same, or keep those shared"
     )
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
+    frame: Asked = Field("auto", description="crop, pad or squash pictures to squares; auto chooses by their aspect")
     embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
     embed_size: int = Field(
         96, ge=32, le=2**14, description="side images are resized to before embedding; 224 for photographs"
@@ -54,6 +57,11 @@ class DataSettings(Settings):
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
     text: TextSettings = TextSettings()
 
+    @property
+    def in_memory(self) -> bool | None:
+        """False where a view cuts random boxes out of whole pictures: these then stay files, whatever their size."""
+        return False if "resized-crop" in (*self.augment, *self.strong) else None
+
     @field_validator("order")
     @classmethod
     def _known_order(cls, value: str | list[str]) -> str | list[str]:
@@ -66,3 +74,30 @@ class DataSettings(Settings):
         if self.labelled_share < 1 and self.unlabelled_max is not None:
             raise ValueError("labelled_share and unlabelled_max both choose unlabelled samples; leave one out")
         return self
+
+
+def refuse_of_texts(settings: DataSettings) -> None:
+    """What changes images has no effect on texts, so it is refused; the defaults are passed over."""
+    for key in ("augment", "strong"):
+        if _set(settings, key):
+            raise UserError(f"data.{key} is for images; the views of texts are data.text.{key}")
+    for key in ("size", "frame", "grey", "normalise"):
+        if _set(settings, key):
+            raise UserError(f"data.{key} is for images and has no effect on texts; leave it out")
+
+
+def refuse_of_vectors(settings: DataSettings) -> None:
+    """As of texts; the images behind embedded vectors have a size, a frame and colours."""
+    for key in ("augment", "strong"):
+        value = getattr(settings, key)
+        if value and _set(settings, key):
+            raise UserError(f"data.{key} = {value} changes images, but the samples are vectors; set data.{key} = []")
+    if settings.normalise == "imagenet":
+        raise UserError('data.normalise = "imagenet" is for images, but the samples are vectors; use "data"')
+    for key in () if settings.embed else ("size", "frame", "grey"):
+        if _set(settings, key):
+            raise UserError(f"data.{key} is for images and has no effect on vectors; leave it out")
+
+
+def _set(settings: DataSettings, key: str) -> bool:
+    return bool(getattr(settings, key) != DataSettings.model_fields[key].default)

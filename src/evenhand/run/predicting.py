@@ -72,7 +72,7 @@ class Model:
         settings = self.run.recipe.data
         if not settings.embed or _is_vectors(inputs):
             return self._samples(inputs)
-        stream = Stream(self._images(inputs, self.facts.size[-1]), None, self.classes, "inputs")
+        stream = Stream(self._images(inputs), None, self.classes, "inputs")
         return Memory(features_of(stream, settings.embed, settings.embed_size), _names(stream))
 
     def _texts(self, texts: Sequence[str]) -> Source:
@@ -83,24 +83,26 @@ class Model:
 
     def _samples(self, inputs: Any) -> Source:
         if self.facts.kind == "images":
-            return self._images(inputs, self.facts.size[-1])
+            return self._images(inputs)
         vectors = as_vectors(np.asarray(inputs, dtype=np.float32), "inputs")
         if vectors.ndim != 2 or vectors.shape[1] != self.facts.inputs:
             raise UserError(f"inputs are {tuple(vectors.shape)}; this model takes vectors (N, {self.facts.inputs})")
         return Memory(vectors)
 
-    def _images(self, inputs: Any, side: int) -> Source:
+    def _images(self, inputs: Any) -> Source:
+        frame = self.facts.framing
         channels = self.facts.inputs if self.facts.kind == "images" else 1 if self.run.recipe.data.grey else 3
         if isinstance(inputs, np.ndarray | Tensor):
-            return Memory(as_images(np.asarray(inputs), "inputs")).framed(side, channels)
+            images = as_images(np.asarray(inputs), "inputs")
+            return Memory(images).cut(frame, channels)
         given: list[Any] = [inputs] if isinstance(inputs, str | Path | Image.Image) else list(inputs)
         mode = "L" if channels == 1 else "RGB"
         if given and all(isinstance(one, Image.Image) for one in given):
             shown = [as_images(np.array(convert(one, mode))[None], "inputs") for one in given]
-            return joined([Memory(x, [f"image {at}"]).framed(side, channels) for at, x in enumerate(shown)])
+            return joined([Memory(x, [f"image {at}"]).cut(frame, channels) for at, x in enumerate(shown)])
         found = [pair for one in given for pair in _files(Path(one))]
         paths, names = [path for path, _ in found], [name for _, name in found]
-        return Files(paths, size=side, mode=mode, whole=self.method.task.whole, names=names)
+        return Files(paths, size=frame.side, mode=mode, resize=frame.resize, names=names, frame=frame.how)
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Model:

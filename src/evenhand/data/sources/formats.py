@@ -11,7 +11,8 @@ import torch
 
 from evenhand.data.sources import databases, published
 from evenhand.data.sources.classes import shared_classes
-from evenhand.data.sources.files import Files, readable, typical_size
+from evenhand.data.sources.files import Files, readable, sizes_of, typical_size
+from evenhand.data.sources.frames import Asked, choose_frame
 from evenhand.data.sources.paths import (
     SPLITS,
     SUFFIXES,
@@ -39,6 +40,7 @@ def read(
     memory: bool | None = None,
     classes: str | Sequence[str] | None = None,
     whole: bool = False,
+    frame: Asked = "auto",
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
@@ -48,7 +50,8 @@ def read(
     ``<domain>/<class>/*`` the domains; a CSV ``path,label,domain,split`` splits, domains or "domain/split".
     Classes and files are in natural order of their names, whatever the disk says.
 
-    size: default the median shorter side, at most 224; arrays keep their own size and channels.
+    size: default the median side that the frame fills, at most 224; arrays keep their own size and channels.
+    frame: "crop", "pad" or "squash" to a square; "auto" chooses by the pictures' aspect.
     memory: None decodes images of at most 64 pixels into memory, False never, True always.
     classes: fixes names and order; "intersection" drops what some domain lacks.
     whole: no margin is cropped away, for generators.
@@ -60,7 +63,7 @@ def read(
         if databases.databases_in(place):
             if skip_unreadable:
                 raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
-            return databases.read_databases(place, size=size, mode=mode, memory=memory, whole=whole)
+            return databases.read_databases(place, size=size, mode=mode, memory=memory, whole=whole, frame=frame)
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark
@@ -80,11 +83,13 @@ def read(
         table[key] = readable(rows, mode, skipped) if skip_unreadable else rows
         if not table[key]:
             raise UserError(f"'{key}' has no images left after skipping files or classes")
-    size = size or typical_size([file for rows in table.values() for file, _ in rows])
+    sizes = sizes_of([file for rows in table.values() for file, _ in rows])
+    how = choose_frame(sizes)[0] if frame == "auto" else frame
+    size = size or typical_size(sizes, how)
     streams = {}
     for key, rows in table.items():
         paths = [file for file, _ in rows]
-        files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root))
+        files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root), frame=how)
         labels = [number[label] for _, label in rows if label is not None]
         streams[key] = Stream(files.held(memory), torch.tensor(labels) if labels else None, names, key)
     return streams

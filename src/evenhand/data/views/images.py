@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from evenhand.data.sources.frames import BOXES
 from evenhand.data.views import imageops
 from evenhand.data.views.imageops import Interpolation, luma, pick
 from evenhand.data.views.policies import auto_augment, rand_augment
@@ -46,7 +47,9 @@ class Pipeline(View):
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
         self.steps = tuple(steps)
-        self.reframes = any(isinstance(step, partial) and step.func is resized_crop for step in steps)
+        crops = [step for step in steps if _crops(step)]
+        self.reframes = bool(crops)
+        self.boxes = (crops[0].keywords["scale"], crops[0].keywords["ratio"]) if crops else None  # type: ignore[attr-defined]
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation
@@ -65,6 +68,12 @@ class Pipeline(View):
             self.scale, self.shift = self.scale.to(x.device), self.shift.to(x.device)
         return x.float().mul_(self.scale).add_(self.shift)
 
+    def unboxed(self) -> Pipeline:
+        mine = copy(self)
+        first = next((at for at, step in enumerate(self.steps) if _crops(step)), len(self.steps))
+        mine.steps = self.steps[:first] + self.steps[first + 1 :]
+        return mine
+
     def normalised_as(self, other: Pipeline) -> Pipeline:
         mine = copy(self)
         mine.scale, mine.shift = other.scale, other.shift
@@ -74,14 +83,14 @@ class Pipeline(View):
 def build(
     names: Sequence[str] | str, *, size: int, mean: Sequence[float], std: Sequence[float],
     padding: int = 4, reflect: bool = False, jitter: Sequence[float] = (0.4, 0.4, 0.4, 0.0),
-    scale: tuple[float, float] = (0.08, 1.0), interpolation: Interpolation = "bilinear",
+    scale: tuple[float, float] = BOXES[0], interpolation: Interpolation = "bilinear",
 ) -> Pipeline:  # fmt: skip
     """A pipeline from step names, applied in the order given, or from one preset's name."""
     known: dict[str, Step] = {
         "crop": partial(random_crop, size=size, padding=padding, reflect=reflect),
         "flip": horizontal_flip,
         "centre-crop": partial(centre_crop, size=size),
-        "resized-crop": partial(resized_crop, size=size, scale=scale, interpolation=interpolation),
+        "resized-crop": partial(resized_crop, size=size, scale=scale, ratio=BOXES[1], interpolation=interpolation),
         "jitter": partial(colour_jitter, amounts=tuple(jitter)),
         "grayscale": grayscale,
         "blur": gaussian_blur,
@@ -103,6 +112,10 @@ def build(
         else:
             steps.append(known[name])
     return Pipeline(steps, mean, std)
+
+
+def _crops(step: Step) -> bool:
+    return isinstance(step, partial) and step.func is resized_crop and "ratio" in step.keywords
 
 
 def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
