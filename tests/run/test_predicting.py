@@ -140,7 +140,8 @@ def test_prediction_frames_as_training_did(tmp_path: Path, frame: str, side: int
     paths = sorted((tmp_path / "tall").rglob("*.png"))
     pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
     shown = [model.source(x).fetch(torch.arange(8)) for x in (paths, pixels, [Image.open(path) for path in paths])]
-    assert torch.equal(shown[0], shown[1]) and torch.equal(shown[0], shown[2])
+    assert torch.equal(shown[0], shown[1])
+    assert torch.equal(shown[0], shown[2])
     stream = model.run.data().labelled
     names = [path.relative_to(tmp_path / "tall").as_posix() for path in paths]
     rows = [names.index(stream.samples.name(row)) for row in range(len(stream))]

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from evenhand.data.copies import copies
 from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
+from evenhand.data.holdout import Whole, hold_out_count, hold_out_share
 from evenhand.data.reading import read_set
-from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vectors
+from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vectors, refuse_without_effect
 from evenhand.data.sources.frames import How
-from evenhand.data.splits import balanced_holdout, head_mid_tail, longtail_subset
+from evenhand.data.splits import head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
-from evenhand.data.uneven import hold_out, make_longtailed
+from evenhand.data.uneven import make_longtailed
 from evenhand.data.views.images import build, channel_stats
 from evenhand.data.views.texts import build_text_view
 from evenhand.data.views.vectors import Standardise, vector_stats
@@ -34,7 +36,7 @@ class Seen:
     """How pictures became a network's input: what facts keep of it."""
 
     size: list[int]
-    frame: How = "crop"
+    frame: How | None = None
     resize: int | None = None
 
     @classmethod
@@ -124,8 +126,9 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
 
 def _as_framed(settings: DataSettings, facts: Facts | None) -> DataSettings:
     """Later files do not change the frame that a run has begun with."""
-    framed = facts is not None and facts.kind in ("images", "vectors") and facts.resize is not None
-    return settings.model_copy(update={"frame": facts.frame}) if framed and facts else settings
+    if facts is None or facts.frame is None or facts.resize is None:
+        return settings
+    return settings.model_copy(update={"frame": facts.frame})
 
 
 def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, Seen]:
@@ -134,23 +137,24 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
-    seen = Seen.of(parts["train"])
+    seen, test, val = Seen.of(parts["train"]), parts.get("test"), parts.get("val")
+    share = settings.val_share if settings.val_share is not None else 0.1 * adapting
+    refuse_without_effect(settings, parts)
+    parting = (test is None and not adapting) or (val is None and bool(settings.val_per_class or share))
+    groups = copies(parts["train"]) if parting else torch.empty(0)  # of pictures, not of their features
     if settings.embed:
         if embed is None:
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
         parts = embed(parts, settings.embed, settings.embed_size)
-    train, test = parts["train"], parts.get("test")
+        test, val = parts.get("test"), parts.get("val")
+    whole_train, seed, least = Whole(parts["train"], groups), settings.split_seed, settings.min_per_class
     if test is None and not adapting:
-        train, test = hold_out(train, settings.test_share, settings.split_seed, "test")
-    held: Streams = {}
-    if "val" in parts:
-        held["val"] = parts["val"]
-    elif settings.val_per_class:
-        assert train.labels is not None
-        rest, kept = balanced_holdout(train.labels, settings.val_per_class, settings.split_seed, len(train.classes))
-        train, held["val"] = train.subset(rest), train.subset(kept, "val")
-    elif adapting and settings.val_share:
-        train, held["val"] = hold_out(train, settings.val_share, settings.split_seed, "val")
+        whole_train, test = hold_out_share(whole_train, settings.test_share, seed, "test", least)
+    if val is None and settings.val_per_class:
+        whole_train, val = hold_out_count(whole_train, settings.val_per_class, seed, "val")
+    elif val is None and share:
+        whole_train, val = hold_out_share(whole_train, share, seed, "val", least)
+    train, held = whole_train.stream, {} if val is None else {"val": val}
     train, unlabelled = make_longtailed(train, settings)
     if unlabelled is not None:
         if "unlabelled" in parts:
@@ -158,7 +162,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         parts = {**parts, "unlabelled": unlabelled}
     if settings.test_per_class and test is not None:
         assert test.labels is not None
-        few = longtail_subset(test.labels, [settings.test_per_class] * len(test.classes), settings.split_seed)
+        counts = [settings.test_per_class] * len(test.classes)
+        few = longtail_subset(test.labels, counts, settings.split_seed, test.classes)
         test = test.subset(few)
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -46,8 +47,13 @@ class DataSettings(Settings):
     val_per_class: int = Field(
         0, ge=0, le=MOST, description="balanced validation carved from training before anything else"
     )
-    val_share: float = Field(0.1, ge=0, lt=1, description="with target: held out of each source class as validation")
+    val_share: float | None = Field(
+        None, ge=0, lt=1, description="of every class (of the source), held out as validation; default: 0.1 with target"
+    )
     test_share: float = Field(0.2, gt=0, lt=1, description="held out as test when the data name no test split")
+    min_per_class: int = Field(
+        2, ge=2, le=MOST, description="classes of fewer different samples train and are left out of held-out shares"
+    )
     test_per_class: int | None = Field(None, gt=0, le=MOST, description="use only that many test samples of each class")
     split_seed: int = Field(0, ge=0, lt=2**63, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
@@ -73,7 +79,26 @@ class DataSettings(Settings):
     def _one_source_of_unlabelled(self) -> DataSettings:
         if self.labelled_share < 1 and self.unlabelled_max is not None:
             raise ValueError("labelled_share and unlabelled_max both choose unlabelled samples; leave one out")
+        if self.val_per_class and self.val_share:
+            raise ValueError("val_per_class and val_share both hold out validation; leave one out")
         return self
+
+
+def refuse_without_effect(settings: DataSettings, parts: Collection[str]) -> None:
+    """Keys that would change nothing in data that have these parts."""
+    useless = {
+        "test_share": "the data bring a test split" if "test" in parts else "",
+        "val_share": "the data bring a val split" if "val" in parts else "",
+        "val_per_class": "the data bring a val split" if "val" in parts else "",
+        "embed_size": "" if settings.embed else "data.embed is not set",
+        "test_list": "" if settings.root else "data.root is not set",
+        "by_frequency": "" if settings.root else "data.root is not set",
+        "unlabelled_kind": "" if settings.unlabelled_max else "data.unlabelled_max is not set",
+        "kind": "" if settings.imbalance != 1 else "data.imbalance is 1",
+    }
+    for key, why in useless.items():
+        if why and _set(settings, key) and getattr(settings, key):
+            raise UserError(f"data.{key} = {getattr(settings, key)!r} has no effect, for {why}; leave it out")
 
 
 def refuse_of_texts(settings: DataSettings) -> None:

@@ -27,9 +27,11 @@ def test_pad_keeps_all_of_a_tall_picture_between_two_borders(tmp_path: Path) -> 
     path = save_picture(tmp_path / "tall.png", *TALL)
     seen = Files([path], size=90, frame="pad").fetch([0])[0].permute(1, 2, 0).numpy()
     assert np.array_equal(seen[:, 30:60], np.array(picture(*TALL)))
-    assert (seen[:, :30] == FILL).all() and (seen[:, 60:] == FILL).all()
+    assert (seen[:, :30] == FILL).all()
+    assert (seen[:, 60:] == FILL).all()
     grey = Files([path], size=45, frame="pad", mode="L").fetch([0])[0, 0]
-    assert set(grey[:, :15].flatten().tolist()) == {118} and grey[:, 15:30].float().std() > 5
+    assert set(grey[:, :15].flatten().tolist()) == {118}
+    assert grey[:, 15:30].float().std() > 5
 
 
 def test_squash_is_the_whole_picture_stretched(tmp_path: Path) -> None:
@@ -57,13 +59,15 @@ sides = st.integers(1, 400)
 def test_random_boxes_lie_in_the_picture_or_cover_its_side(width: int, height: int, seed: int) -> None:
     draws = torch.rand(10, 4, generator=seeded(seed))
     left, top, right, bottom = Frame(8, "squash").random_box(width, height, draws, *BOXES)
-    assert 0 <= left < right <= width + 1e-6 and 0 <= top < bottom <= height + 1e-6
+    assert 0 <= left < right <= width + 1e-6
+    assert 0 <= top < bottom <= height + 1e-6
     left, top, right, bottom = Frame(8, "pad").random_box(width, height, draws, *BOXES)
     for start, stop, length in ((left, right, width), (top, bottom, height)):
         inside = start >= -1e-6 and stop <= length + 1e-6
         covers = start <= 1e-6 and stop >= length - 1e-6
         assert inside or covers
-    assert right - left <= max(width, height) and bottom - top <= max(width, height)
+    assert right - left <= max(width, height)
+    assert bottom - top <= max(width, height)
 
 
 def test_random_boxes_keep_the_aspect_that_evaluation_shows() -> None:
@@ -71,12 +75,16 @@ def test_random_boxes_keep_the_aspect_that_evaluation_shows() -> None:
     pads = np.array([Frame(8, "pad").random_box(100, 300, some, *BOXES) for some in draws])
     squashed = np.array([Frame(8, "squash").random_box(100, 300, some, *BOXES) for some in draws])
     ratio = (pads[:, 2] - pads[:, 0]) / (pads[:, 3] - pads[:, 1])
-    assert 0.74 < ratio.min() < 0.8 and 1.25 < ratio.max() < 1.35  # of the picture as it is
+    assert 0.74 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.35
     area = (pads[:, 2] - pads[:, 0]) * (pads[:, 3] - pads[:, 1]) / 300**2
-    assert area.min() < 0.1 and area.max() > 0.9  # of the square that is seen
+    assert area.min() < 0.1
+    assert area.max() > 0.9
     ratio = 3 * (squashed[:, 2] - squashed[:, 0]) / (squashed[:, 3] - squashed[:, 1])
-    assert 0.74 < ratio.min() < 0.8 and 1.25 < ratio.max() < 1.36  # once stretched
-    assert squashed[:, 2].max() > 99 and squashed[:, 3].max() > 299
+    assert 0.74 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.36
+    assert squashed[:, 2].max() > 99
+    assert squashed[:, 3].max() > 299
 
 
 @pytest.mark.parametrize("how", ["crop", "pad", "squash"])
@@ -94,7 +102,8 @@ def test_arrays_are_framed_exactly_as_files(tmp_path: Path, how: str, size: tupl
 
 def test_a_box_beyond_the_right_edge_is_filled_there() -> None:
     seen = np.array(cut(Image.new("RGB", (10, 20), "red"), (0, 0, 20, 20), 20))
-    assert (seen[:, :10] == (255, 0, 0)).all() and (seen[:, 10:] == FILL).all()
+    assert (seen[:, :10] == (255, 0, 0)).all()
+    assert (seen[:, 10:] == FILL).all()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,8 @@ def test_a_box_beyond_the_right_edge_is_filled_there() -> None:
 )
 def test_the_frame_is_chosen_by_the_aspect(sizes: list[tuple[int, int]], how: str) -> None:
     chosen, why = choose_frame(sizes)
-    assert chosen == how and why
+    assert chosen == how
+    assert why
 
 
 def classes_of(folder: Path, size: tuple[int, int], count: int = 6) -> Path:
@@ -177,7 +187,8 @@ def test_texts_and_vectors_refuse_what_changes_images(tmp_path: Path, key: dict[
 def test_picked_and_joined_pictures_give_boxes_where_all_can(tmp_path: Path) -> None:
     files = Files([save_picture(tmp_path / "a.png", 40, 20)] * 4, size=16)
     picked = Picked(files, torch.tensor([1, 2])).boxed(*BOXES)
-    assert picked is not None and len(picked) == 2
+    assert picked is not None
+    assert len(picked) == 2
     drawn = picked.fetch(torch.tensor([0, 1]), seeded(0))
     assert not torch.equal(drawn[0], drawn[1])
     assert Joined([files, files]).boxed(*BOXES) is not None

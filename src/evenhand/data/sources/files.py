@@ -68,9 +68,9 @@ class Files(Source):
     """Image files, decoded to uint8 (N, C, size, size) when fetched; pickles, so loader workers can decode.
 
     Without ``chance``: as ``frame`` says; a crop has the shorter side at ``resize``. With it, and ``random_frame``
-    (default: for ``size`` >= 96): random-resized-crop of the whole picture, every number drawn from it. ``whole`` leaves
-    no margin and frames nothing at random, for generators. ``reader`` opens what is no file; ``names`` default to the
-    paths.
+    (default: for ``size`` >= 96): random-resized-crop of the whole picture, every number drawn from it. ``whole``
+    leaves no margin and frames nothing at random, for generators. ``reader`` opens what is no file; ``names`` default
+    to the paths.
     """
 
     frame: Frame

@@ -210,7 +210,7 @@ def joined(parts: Sequence[Source]) -> Source:
 
 
 def reframed(images: Tensor, side: int, channels: int) -> Tensor:
-    """uint8 (N, C, H, W) to (N, channels, side, side): luma for grey, bilinear without aliasing for size; 0 keeps it."""
+    """uint8 (N, C, H, W) to (N, channels, side, side): luma for grey, bilinear without aliasing for size, if any."""
     if channels < images.shape[1]:
         images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True).round().byte()
     if side and images.shape[-2:] != (side, side):
