@@ -175,7 +175,7 @@ def test_too_few_to_hold_out_is_told_by_name(photos: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("test_share", 0.3), ("val_share", 0.2), ("val_per_class", 1), ("embed_size", 64), ("test_list", "x.txt"),
+    [("test_share", 0.3), ("val_share", 0.2), ("embed_size", 64), ("test_list", "x.txt"),
      ("by_frequency", True), ("unlabelled_kind", "uniform"), ("kind", "step")],
 )  # fmt: skip
 def test_a_key_without_effect_is_refused(photos: Path, tmp_path: Path, key: str, value: object) -> None:

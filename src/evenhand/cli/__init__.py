@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("list")(recipes.list_)
+app.command()(data.look)
 app.command()(recipes.show)
 app.command()(recipes.copy)
 app.command()(recipes.check)

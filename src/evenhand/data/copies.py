@@ -35,7 +35,7 @@ WORDS, SHARED, PERMUTATIONS = 5, 0.8, 24  # words in a row; share of common ones
 
 def copies(stream: Stream) -> Tensor:
     """(N,) the same number for samples that are copies or near copies of each other; blank images are no copies."""
-    exact = _numbered(fingerprints(stream))
+    exact = numbered(fingerprints(stream))
     if stream.kind == "texts":
         return joined_up(exact, near_texts(stream.samples.texts))  # type: ignore[attr-defined]
     if stream.kind != "images":
@@ -174,7 +174,7 @@ def without_chains(exact: Tensor, near: Tensor) -> Tensor:
     return torch.where(contents[near] > CHAIN, exact, near)
 
 
-def _numbered(marks: Iterable[Any]) -> Tensor:
+def numbered(marks: Iterable[Any]) -> Tensor:
     """(N,) the place of the first that is equal."""
     first: dict[Any, int] = {}
     return torch.tensor([first.setdefault(mark, row) for row, mark in enumerate(marks)], dtype=torch.int64)

@@ -89,7 +89,6 @@ def refuse_without_effect(settings: DataSettings, parts: Collection[str]) -> Non
     useless = {
         "test_share": "the data bring a test split" if "test" in parts else "",
         "val_share": "the data bring a val split" if "val" in parts else "",
-        "val_per_class": "the data bring a val split" if "val" in parts else "",
         "embed_size": "" if settings.embed else "data.embed is not set",
         "test_list": "" if settings.root else "data.root is not set",
         "by_frequency": "" if settings.root else "data.root is not set",

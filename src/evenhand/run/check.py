@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,7 @@ from rich.table import Table
 
 from evenhand import parallel
 from evenhand.data.loader import Loader
-from evenhand.data.sources import formats
-from evenhand.data.sources.soundness import Problem, check, find_problems
+from evenhand.data.sources.soundness import Problem, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
 from evenhand.run.opening import build_method, check_needs, read_data
@@ -44,9 +42,9 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     recipe = _without_searches(recipe, say)
     method = build_method(recipe, data, device, {})
     check_selection(method.task, data.streams, recipe.run.select, recipe.run.select_also)
-    seconds, total, size = _time_steps(method, data.streams, recipe, device)
+    seconds, total, size = time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
-    say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
+    say.print(f"about {clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
     return problems
 
 
@@ -60,17 +58,7 @@ def _without_searches(recipe: Recipe, say: Console) -> Recipe:
     return recipe.model_copy(update={"method": settings.model_copy(update=defaults)})
 
 
-def look(path: Path) -> list[Problem]:
-    """Print what a folder, CSV or array file holds, and what is wrong with it."""
-    say = Console()
-    problems = check(path)
-    if not any(p.kind == "layout" for p in problems):
-        _print_streams(formats.read(path, memory=False, skip_unreadable=True), say)
-    _print_problems(problems, say)
-    return [p for p in problems if p.severity == "error"]
-
-
-def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:
+def time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:
     """Seconds per step on a throw-away method, steps of the whole run, and parameters."""
     run = recipe.run
     loaders = {
@@ -98,7 +86,8 @@ def _memory(device: torch.device) -> str:
     return f"peak memory so far {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours and minutes, or minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -41,6 +41,7 @@ def read(
     classes: str | Sequence[str] | None = None,
     whole: bool = False,
     frame: Asked = "auto",
+    empty: list[str] | None = None,
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
@@ -55,6 +56,7 @@ def read(
     memory: None decodes images of at most 64 pixels into memory, False never, True always.
     classes: fixes names and order; "intersection" drops what some domain lacks.
     whole: no margin is cropped away, for generators.
+    empty: class folders without images are added to it instead of being an error.
     skip_unreadable: drops bad files with a warning, and adds their names to ``skipped``.
     """
     place, kind = existing(path), Path(path).suffix.lower()
@@ -67,7 +69,7 @@ def read(
         benchmark = published.read_folder(place, given)
         if benchmark is not None:
             return benchmark
-        table, by_domain = _from_folder(place)
+        table, by_domain = _from_folder(place, empty)
     elif kind == ".jsonl" or (kind == ".csv" and is_table_of_texts(read_text(place))):
         return read_texts(place, read_text(place))
     elif kind == ".csv":
@@ -95,7 +97,7 @@ def read(
     return streams
 
 
-def _from_folder(root: Path) -> tuple[dict[str, Rows], bool]:
+def _from_folder(root: Path, empty: list[str] | None = None) -> tuple[dict[str, Rows], bool]:
     """The rows of each split or domain, and whether they are domains."""
     inside = folders_in(root)
     splits = [folder.name for folder in inside if folder.name in SPLITS]
@@ -107,15 +109,17 @@ def _from_folder(root: Path) -> tuple[dict[str, Rows], bool]:
                 hint = did_you_mean(folder.name, SPLITS)
                 raise UserError(f"'{folder}' lies beside the split '{splits[0]}' but is no split itself; {hint}")
         return {
-            name: [(p, None) for p in _some_images(root / name)] if name == "unlabelled" else _classes(root / name)
+            name: [(p, None) for p in _some_images(root / name)]
+            if name == "unlabelled"
+            else _classes(root / name, empty)
             for name in SPLITS
             if name in splits
         }, False
     if all(len(image.relative_to(root).parts) != 2 for image in _some_images(root)):  # none directly in a class folder
         domains = [f for f in inside if folders_in(f) or not any(f.iterdir())]  # image_list/*.txt is no domain
         if domains:
-            return {domain.name: _classes(domain) for domain in domains}, True
-    return {"all": _classes(root)}, False
+            return {domain.name: _classes(domain, empty) for domain in domains}, True
+    return {"all": _classes(root, empty)}, False
 
 
 def _some_images(folder: Path) -> list[Path]:
@@ -125,14 +129,16 @@ def _some_images(folder: Path) -> list[Path]:
     return found
 
 
-def _classes(folder: Path) -> Rows:
+def _classes(folder: Path, empty: list[str] | None = None) -> Rows:
     rows: Rows = []
     inside = folders_in(folder)
     if not inside:
         raise UserError(f"'{folder}' has no class folders; expected {folder.name}/<class>/<image>")
     for each in inside:
         found = images_in(each)
-        if not found:
+        if not found and empty is not None:
+            empty.append(str(each))
+        elif not found:
             raise UserError(f"class folder '{each}' is empty; add images ({', '.join(SUFFIXES)}) or remove it")
         rows += [(file, each.name) for file in found]
     return rows
