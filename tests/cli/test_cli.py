@@ -337,7 +337,7 @@ def refused(cli: Cli, tiny: Path, *changes: str) -> str:
         ("data.set=no/such/folder", "no/such/folder"),
         ("data.imbalance=1000", "imbalance 1000"),
         ("data.n_max=1000", "1000"),
-        ("data.val_per_class=100", "held out"),
+        ("data.val_per_class=100", "too few to hold out"),
         ("data.test_per_class=100", "100"),
         ("data.groups=5/6", "5/6"),
         ('data.order=["disc", "rink"]', "did you mean 'ring'?"),

@@ -21,6 +21,7 @@ from evenhand.run.selection import check_selection
 from evenhand.run.training import check_method
 
 WARM, TIMED = 2, 4
+PATIENCE = 20.0  # seconds after which fewer steps must do
 
 
 def check_recipe(recipe: Recipe) -> list[Problem]:
@@ -29,6 +30,9 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     data = read_data(recipe)
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
+    if data.facts.frame is not None and data.facts.size:
+        told = data.facts.framing
+        say.print(f"frame: {told.how} to {told.side} pixels (data.frame, data.size)", highlight=False)
     _print_problems(problems, say)
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
@@ -69,13 +73,14 @@ def time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.d
     method.refresh(Progress(0, epoch_steps, max(1, total)), streams)
     method.schedule(Progress(0, epoch_steps, max(1, total)))
     batches = {name: loader.iterate(0, WARM + TIMED) for name, loader in loaders.items()}
-    began = 0.0
-    for step in range(WARM + TIMED):
-        if step == WARM:
-            began = time.perf_counter()
+    took: list[float] = []
+    while len(took) < WARM + TIMED and sum(took) < PATIENCE:
+        began = time.perf_counter()
         scalars = method.update({name: next(batch) for name, batch in batches.items()})
         sum(float(value) for value in scalars.values())  # waits for the device
-    return (time.perf_counter() - began) / TIMED, total, method.size()
+        took.append(time.perf_counter() - began)
+    timed = took[WARM:] or took[-1:]
+    return sum(timed) / len(timed), total, method.size()
 
 
 def _memory(device: torch.device) -> str:

@@ -75,8 +75,8 @@ def choose(
     own.setdefault("run.folder", f"runs/{Path(path).resolve().stem}-{kind}-{seed}")
     if (Path(own["run.folder"]) / "last.pt").exists():
         raise UserError(
-            f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, or "
-            "set another run.folder"
+            f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, "
+            "or set another run.folder"
         )
     findings = find(path)
     for line in (*facts(findings), *problems(findings)):
@@ -116,8 +116,8 @@ def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
     except UserError as error:
         choice.name = "folder"
         choice.tell(
-            f"the weights of {BACKBONE} cannot be had ({error}); a ResNet-18 is trained from scratch instead: expect much "
-            "worse results from few images (24 against 55 % mean recall on 550 photographs of chess pieces)"
+            f"the weights of {BACKBONE} cannot be had ({error}); a ResNet-18 is trained from scratch instead: expect "
+            "much worse results from few images (24 against 55 % mean recall on 550 photographs of chess pieces)"
         )
         return
     if fine_tune:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +20,11 @@ from evenhand.data.progress import shown
 from evenhand.data.sources import formats
 from evenhand.data.sources.files import load_image, upright_size
 from evenhand.data.sources.frames import choose_frame
-from evenhand.data.sources.paths import SPLITS, SUFFIXES, existing
+from evenhand.data.sources.paths import SPLITS, existing, other_files
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
-from evenhand.measure.shift import proxy_a_distance
+from evenhand.measure.two_sample import simple_features, told_apart
 
 SIDE = 32
 ENOUGH = 30  # samples of each of two folders that are compared
@@ -117,7 +116,7 @@ class _Seen:
 def find(path: str | Path, **reading: Any) -> Findings:
     """Look through a folder, CSV, JSONL or ``.npz``; ``reading`` goes to ``formats.read``."""
     place, empty = existing(path), []  # type: tuple[Path, list[str]]
-    ignored = _ignored(place) if place.is_dir() else {}
+    ignored = other_files(place) if place.is_dir() else {}
     try:
         streams = formats.read(place, memory=False, empty=empty, **reading)
     except UserError as error:
@@ -147,10 +146,10 @@ def _pass_over(key: str, stream: Stream, seen: _Seen) -> None:
         picture = None
         try:
             if file is not None:
+                picture = load_image(file, "RGB", SIDE, lambda w, h: (0, 0, w, h))
                 content = Path(file).read_bytes()
                 with Image.open(file) as image:
                     size, mode = upright_size(image), image.mode
-                picture = load_image(file, "RGB", SIDE, lambda w, h: (0, 0, w, h))
                 seen.sizes.append(size)
                 seen.modes[mode] += 1
             elif stream.kind == "texts":
@@ -173,12 +172,6 @@ def _pass_over(key: str, stream: Stream, seen: _Seen) -> None:
         seen.places.append((key, label))
         seen.names.append(file or f"{key}: {name}")
         seen.marks.append(hashlib.sha256(content).digest())
-
-
-def _ignored(folder: Path) -> dict[str, int]:
-    """Visible files that are no images, by extension."""
-    files = (p for p in folder.rglob("*") if p.is_file() and not any(q.startswith(".") for q in p.parts[-2:]))
-    return dict(Counter(p.suffix.lower() or "no extension" for p in files if p.suffix.lower() not in SUFFIXES))
 
 
 def _domains(streams: Streams) -> tuple[str, ...]:
@@ -263,22 +256,12 @@ def _shift(seen: _Seen) -> dict[tuple[str, str], float]:
     """How often a linear classifier on simple features tells two folders apart, on samples it has not seen."""
     if not seen.small:
         return {}
-    features = _features(np.stack(seen.small), seen.sizes)
+    features = simple_features(np.stack(seen.small), seen.sizes)
     rows: dict[str, list[int]] = {}
     for row, (split, _) in enumerate(seen.places):
         rows.setdefault(split, []).append(row)
     large = [split for split, some in rows.items() if len(some) >= ENOUGH]
     found = {}
     for one, other in list(combinations(large, 2))[:PAIRS]:
-        distance = proxy_a_distance(features[rows[one]], features[rows[other]], held_out=0.4)
-        found[one, other] = 0.5 + distance / 4
+        found[one, other] = told_apart(features[rows[one]], features[rows[other]])
     return found
-
-
-def _features(small: np.ndarray, sizes: Sequence[tuple[int, int]]) -> Tensor:
-    """(N, d): colours of a 4 x 4 mosaic, their spread, sharpness, and the shape of the picture."""
-    x = torch.from_numpy(small).permute(0, 3, 1, 2) / 255
-    mosaic = torch.nn.functional.avg_pool2d(x, SIDE // 4).flatten(1)
-    sharp = torch.stack([x.diff(dim=2).abs().mean((1, 2, 3)), x.diff(dim=3).abs().mean((1, 2, 3))], 1)
-    shape = torch.tensor([[math.log(width), math.log(height)] for width, height in sizes])
-    return torch.cat([mosaic, x.std((2, 3)), sharp, shape], 1)

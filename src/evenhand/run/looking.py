@@ -90,8 +90,8 @@ def problems(findings: Findings) -> Iterator[str]:
     for (one, other), share in findings.shift.items():
         if share >= TOLD_APART:
             yield (
-                f"warning: '{one}' and '{other}' differ: colours, sharpness and shape tell them apart in {share:.0%} of "
-                "cases (50 %: not at all); what is learnt on one may fail on the other"
+                f"warning: '{one}' and '{other}' differ: colours, sharpness and shape tell them apart in {share:.0%} "
+                "of cases (50 %: not at all); what is learnt on one may fail on the other"
             )
         else:
             yield f"shift: '{one}' and '{other}' are told apart in {share:.0%} of cases (50 %: not at all)"

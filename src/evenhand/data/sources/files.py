@@ -17,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from evenhand.data.progress import shown
 from evenhand.data.sources.frames import BOXES, MARGIN, Box, Frame, How, Range, cut
 from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
@@ -135,7 +136,9 @@ class Files(Source):
         small = self.size <= 64 and len(self) * len(self.mode) * self.size**2 < 2**31
         if not (small if memory is None else memory):
             return self
-        return Memory(self.fetch(torch.arange(len(self))), self.names, frame=self.frame)
+        pieces = torch.arange(len(self)).split(256)
+        images = [self.fetch(piece) for piece in shown(pieces, "decoding")]
+        return Memory(torch.cat(images or [self.fetch([])]), self.names, frame=self.frame)
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""
@@ -155,7 +158,7 @@ class Files(Source):
 def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:
     """The rows whose image decodes; the others are warned of and added to ``skipped``."""
     good, bad = [], []
-    for row in rows:
+    for row in shown(rows, "reading files"):
         try:
             load_image(row[0], mode)
             good.append(row)

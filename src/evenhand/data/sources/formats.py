@@ -20,6 +20,7 @@ from evenhand.data.sources.paths import (
     folders_in,
     images_in,
     natural,
+    other_files,
     read_text,
     relative_names,
 )
@@ -125,7 +126,8 @@ def _from_folder(root: Path, empty: list[str] | None = None) -> tuple[dict[str, 
 def _some_images(folder: Path) -> list[Path]:
     found = images_in(folder)
     if not found:
-        raise UserError(f"no images under '{folder}'; add some ({', '.join(SUFFIXES)})")
+        others = ", ".join(f"{n} {suffix}" for suffix, n in sorted(other_files(folder).items()))
+        raise UserError(f"no images under '{folder}'{f' ({others})' * bool(others)}; add some ({', '.join(SUFFIXES)})")
     return found
 
 
