@@ -283,3 +283,26 @@ def test_files_of_the_same_name_in_two_classes_keep_their_folder(tmp_path: Path)
     found = find(tmp_path)
     assert [c.across for c in found.copies] == ["classes"]
     assert len(set(found.copies[0].names)) == 2
+
+
+@pytest.mark.parametrize("slash", ["\uff0f", "\u2215", "\u2044"])
+def test_a_name_with_a_false_slash_is_told_of(tmp_path: Path, slash: str) -> None:
+    scene(tmp_path / "ant" / "a.png", 1)
+    scene(tmp_path / f"bee{slash}wasp" / "a.png", 2)
+    with pytest.raises(UserError, match=r"looks like a slash; rename it"):
+        choose(str(tmp_path))
+
+
+def test_a_file_listed_twice_is_one_line(tmp_path: Path) -> None:
+    scene(tmp_path / "a.png", 1)
+    scene(tmp_path / "b.png", 2)
+    (tmp_path / "list.csv").write_text("path,label\na.png,ant\nb.png,bee\na.png,bee\n")
+    with pytest.raises(UserError, match=r"a\.png' is listed twice, in all as ant and in all as bee; keep one"):
+        choose(str(tmp_path / "list.csv"))
+
+
+def test_a_table_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    scene(tmp_path / "a.png", 1)
+    scene(tmp_path / "b.png", 2)
+    (tmp_path / "list.csv").write_bytes(b"\xef\xbb\xbfpath,label\r\na.png,ant\r\nb.png,bee\r\n")
+    assert find(tmp_path / "list.csv").counts == {"all": {"ant": 1, "bee": 1}}

@@ -34,7 +34,7 @@ def told_apart(one: Tensor, other: Tensor, *, folds: int = 4, ridge: float = 1.0
 
 
 def simple_features(small: np.ndarray, sizes: Sequence[tuple[int, int]]) -> Tensor:
-    """(N, d) of thumbnails (N, H, W, 3): colours of a 4 x 4 mosaic, their spread, sharpness, and the picture's shape."""
+    """(N, d) of thumbnails (N, H, W, 3): colours of a 4 x 4 mosaic, their spread, sharpness, and the shape."""
     x = torch.from_numpy(small).permute(0, 3, 1, 2) / 255
     mosaic = F.adaptive_avg_pool2d(x, 4).flatten(1)
     sharp = torch.stack([x.diff(dim=2).abs().mean((1, 2, 3)), x.diff(dim=3).abs().mean((1, 2, 3))], 1)

@@ -28,6 +28,7 @@ from evenhand.data.sources.texts import is_table_of_texts, read_texts
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 
+SLASHES = "\u2044\u2215\u29f8\uff0f\u2571"  # characters that look like one
 Rows = list[tuple[Path, str | None]]  # a file and the name of its class
 
 
@@ -79,6 +80,7 @@ def read(
         return published.read_npz(place, given)
     else:
         raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .jsonl or an .npz")
+    _refuse_twice(table)
     names, root = _agree(table, by_domain, classes), place if place.is_dir() else place.parent
     number = {name: index for index, name in enumerate(names)}
     for key, rows in table.items():
@@ -137,6 +139,8 @@ def _classes(folder: Path, empty: list[str] | None = None) -> Rows:
     if not inside:
         raise UserError(f"'{folder}' has no class folders; expected {folder.name}/<class>/<image>")
     for each in inside:
+        if odd := set(each.name) & set(SLASHES):
+            raise UserError(f"class folder '{each}' has '{min(odd)}' in its name, which looks like a slash; rename it")
         found = images_in(each)
         if not found and empty is not None:
             empty.append(str(each))
@@ -179,6 +183,17 @@ def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
     if not table:
         raise UserError(f"'{path}' has a header but no rows; add some")
     return table, "domain" in columns
+
+
+def _refuse_twice(table: dict[str, Rows]) -> None:
+    """A file that is listed twice would be trained on twice, or tested on what it was trained on."""
+    seen: dict[Path, tuple[str, str | None]] = {}
+    for key, rows in table.items():
+        for file, label in rows:
+            if file in seen:
+                was = seen[file]
+                raise UserError(f"'{file}' is listed twice, in {was[0]} as {was[1]} and in {key} as {label}; keep one")
+            seen[file] = key, label
 
 
 def _agree(table: dict[str, Rows], by_domain: bool, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
