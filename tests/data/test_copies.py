@@ -186,3 +186,16 @@ def test_a_key_without_effect_is_refused(tmp_path: Path, key: str, value: object
                 scene(ord(split[0]) + 10 * i + len(name)).save(tmp_path / "parted" / split / name / f"{i}.png")
     with pytest.raises(UserError, match=rf"data\.{key} = .* has no effect.*leave it out"):
         prepare_data(DataSettings(set=str(tmp_path / "parted"), **{key: value}))  # type: ignore[arg-type]
+
+
+def test_borders_make_no_copies(tmp_path: Path) -> None:
+    """Small tall pictures live in memory, with a border of two thirds: they are compared without it."""
+    for name in CLASSES:
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            scene(10 * ord(name[0]) + i, 60).crop((0, 0, 20, 60)).save(tmp_path / name / f"{i}.png")
+    data = prepare_data(DataSettings(set=str(tmp_path)))
+    assert data.facts.frame == "pad"
+    assert not data.labelled.samples.decodes
+    assert data.streams["test"].counts == [1, 1]
+    assert len(copies(data.labelled).unique()) == len(data.labelled)

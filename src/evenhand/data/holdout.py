@@ -49,6 +49,8 @@ def hold_out_share(whole: Whole, share: float, seed: int, split: str, least: int
     enough = zip(different, train.counts, strict=True)
     wanted = [0 if n < least else max(1, round(share * count)) for n, count in enough]
     held, short = held_rows(labels, wanted, seed, whole.groups, "subset", least=1)
+    if not held.any():
+        raise UserError(f"the classes are copies of few samples: none can be held out; bring a {split} split")
     left_out = {*rare, *(train.classes[k] for k in short)}
     if left_out:
         why = f"fewer than {least} samples that are no copies (data.min_per_class)"

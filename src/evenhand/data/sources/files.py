@@ -138,7 +138,9 @@ class Files(Source):
             return self
         pieces = torch.arange(len(self)).split(256)
         images = [self.fetch(piece) for piece in shown(pieces, "decoding")]
-        return Memory(torch.cat(images or [self.fetch([])]), self.names, frame=self.frame)
+        return Memory(
+            torch.cat(images or [self.fetch([])]), self.names, self.frame, None if self.reader else self.paths
+        )
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""

@@ -80,8 +80,8 @@ def read(
         return published.read_npz(place, given)
     else:
         raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .jsonl or an .npz")
-    _refuse_twice(table)
     names, root = _agree(table, by_domain, classes), place if place.is_dir() else place.parent
+    _refuse_twice(table)
     number = {name: index for index, name in enumerate(names)}
     for key, rows in table.items():
         rows = [row for row in rows if row[1] is None or row[1] in number]

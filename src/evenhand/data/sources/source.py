@@ -65,11 +65,14 @@ class Source(ABC):
 
 
 class Memory(Source):
-    """Samples held as one tensor; ``names`` default to row numbers."""
+    """Samples held as one tensor; ``names`` default to row numbers. ``files`` are what they were decoded from."""
 
     decodes = False
 
-    def __init__(self, samples: Tensor, names: Sequence[str] | None = None, frame: Frame | None = None) -> None:
+    def __init__(
+        self, samples: Tensor, names: Sequence[str] | None = None, frame: Frame | None = None,
+        files: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         if (samples.dtype, samples.ndim) not in KINDS:
             raise ValueError(
                 f"samples are {samples.dtype} {tuple(samples.shape)}; give images as uint8 (N, C, H, W), scaled to "
@@ -77,6 +80,7 @@ class Memory(Source):
             )
         self.samples, self.kind = samples.contiguous(), KINDS[samples.dtype, samples.ndim]
         self.names, self.frame = range(len(samples)) if names is None else names, frame
+        self.files = files
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -87,15 +91,20 @@ class Memory(Source):
     def name(self, row: int) -> str:
         return str(self.names[row])
 
+    def path(self, row: int) -> str | None:
+        return None if self.files is None else self.files[row]
+
     def pick(self, rows: Tensor) -> Memory:
-        return Memory(self.samples[rows], [self.name(row) for row in rows.tolist()], self.frame)
+        places = rows.tolist()
+        files = None if self.files is None else [self.files[row] for row in places]
+        return Memory(self.samples[rows], [self.name(row) for row in places], self.frame, files)
 
     def framed(self, side: int, channels: int) -> Memory:
         if self.kind != "images" or self.samples.shape[1:] == (channels, side, side):
             return self
         parts = [reframed(some, side, channels) for some in self.samples.split(4096)]
         frame = self.frame and replace(self.frame, side=side, resize=round(self.frame.resize * side / self.frame.side))
-        return Memory(torch.cat(parts), self.names, frame)  # type: ignore[arg-type]
+        return Memory(torch.cat(parts), self.names, frame, self.files)  # type: ignore[arg-type]
 
     def cut(self, frame: Frame, channels: int) -> Memory:
         """The images as a file of each would be seen in this frame."""
@@ -206,7 +215,11 @@ def joined(parts: Sequence[Source]) -> Source:
     if len(held) < len(parts):
         return Joined(parts)
     names = [part.name(row) for part in held for row in range(len(part))]
-    return Memory(torch.cat([part.samples for part in held]), names, held[0].frame)
+    paths = [part.path(row) for part in held for row in range(len(part))]
+    files = [path for path in paths if path is not None]
+    return Memory(
+        torch.cat([part.samples for part in held]), names, held[0].frame, files if len(files) == len(names) else None
+    )
 
 
 def reframed(images: Tensor, side: int, channels: int) -> Tensor:
