@@ -131,9 +131,12 @@ def test_importing_evenhand_brings_no_torch() -> None:
 @pytest.mark.parametrize(("frame", "side"), [("auto", 24), ("crop", 100), ("squash", 24)])
 def test_prediction_frames_as_training_did(tmp_path: Path, frame: str, side: int) -> None:
     """Tall pictures: files, arrays and PIL images are cut as the training stream was, whatever the folder says."""
+    chance = np.random.default_rng(0)
     for k in ("ant", "bee"):
+        (tmp_path / "tall" / k).mkdir(parents=True)
         for i in range(4):
-            save_picture(tmp_path / "tall" / k / f"{i}.png", 50, 120, i)
+            rough = Image.fromarray(chance.integers(0, 256, (12, 5, 3), dtype=np.uint8))
+            rough.resize((50, 120)).save(tmp_path / "tall" / k / f"{i}.png")
     folder = trained(tmp_path / "run", {"set": str(tmp_path / "tall"), "frame": frame, "size": side})
     model = evenhand.load(folder)
     assert model.facts.frame == ("pad" if frame == "auto" else frame)
