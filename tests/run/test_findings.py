@@ -168,7 +168,7 @@ def test_frozen_features_come_first_and_the_reason_is_written_down(
     assert (recipe.data.set, recipe.data.embed, recipe.data.embed_size) == ("mine", "mobilenet_v2", 224)
     assert (recipe.method.loss, recipe.method.net.name, recipe.method.batch) == ("la", "mlp", 32)
     assert recipe.run.folder == "runs/mine-first-0"
-    assert "chosen for mine: the largest class has 4 times" in recipe.toml()
+    assert "chosen for mine: the largest class has 4.0 times" in recipe.toml()
     said = capsys.readouterr().out
     assert "about 0 min 3 s" in said.replace("\n", " ")
     assert "recipe: pretrained" in said
@@ -226,6 +226,12 @@ def test_a_run_that_is_there_is_not_looked_over_again(photos: Path, monkeypatch:
     Path("runs/mine-first-0/last.pt").touch()
     monkeypatch.setattr(choosing, "find", lambda _: pytest.fail("looked"))
     with pytest.raises(UserError, match=r"already holds a run.*--resume"):
+        choose(str(photos))
+
+
+def test_several_processes_would_choose_differently(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="in one process; then train the recipe"):
         choose(str(photos))
 
 

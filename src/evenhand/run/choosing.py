@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -69,6 +70,8 @@ def choose(
 
     ``overrides`` are the user's own ``key=value`` and win.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"'{path}' is data: its recipe is chosen by measuring, in one process; then train the recipe")
     say = Console()
     own = dict(text.split("=", 1) for text in overrides)
     kind = "fine-tune" if fine_tune else "first"
