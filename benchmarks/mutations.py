@@ -3,26 +3,39 @@
     python benchmarks/mutations.py --rooms pieces measure --count 20 --seed 0
 
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
-argument left out, a condition fixed, a factor or a summand dropped. It is planted in a copy of the tree; the room's own
-tests run first, then wider ones; what nothing notices is listed, to become a test.
+argument left out, a condition fixed, a factor or a summand dropped. It is planted in a copy of the tree. A process that
+has torch in memory forks for each fault and runs the tests, those that import the file first, then those that reach it
+over other files, until one fails or ``--budget`` seconds of processor time are spent; tests of two processes are left
+out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed does not count. What
+nothing notices is listed, to become a test. Answers are kept in ``--out``: the same command goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import copy
 import datetime
+import importlib
+import json
 import os
+import py_compile
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
+HANGS = 60  # seconds of processor time after which a single test is taken to hang
+READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
 WIDER = {
     "pieces": ["tests/pieces", "tests/methods"],
     "measure": ["tests/measure", "tests/run", "tests/report"],
@@ -99,17 +112,122 @@ def places(file: Path) -> list[tuple[int, int, str, ast.AST]]:
     return [one for one in found if one[1] and not any(word in text[one[1] - 1] for word in spoken)]
 
 
-def noticed(room: str, copied: Path, seconds: int) -> bool:
-    here = {**os.environ, "PYTHONPATH": str(copied / "src"), "OMP_NUM_THREADS": "1"}
-    for tests in WIDER[room]:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not docs", "-p", "no:cacheprovider", tests]
-        try:
-            done = subprocess.run(command, cwd=copied, env=here, capture_output=True, timeout=seconds, check=False)
-        except subprocess.TimeoutExpired:
-            return True
-        if done.returncode not in (0, 5):
-            return True
-    return False
+def imported(file: Path, modules: set[str]) -> set[str]:
+    """The modules of ours that a file names in its imports, wherever they stand."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & modules
+
+
+def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
+    """For every file of a room the tests of it, nearest first: by imports between them, then by likeness of names."""
+    source = copied / "src"
+    names = {file: ".".join(file.relative_to(source).with_suffix("").parts) for file in source.rglob("*.py")}
+    known = set(names.values())
+    reaches = {name: imported(file, known) for file, name in names.items()}
+    files = [f for t in WIDER[room] for f in ([copied / t] if t.endswith(".py") else (copied / t).rglob("test_*.py"))]
+    tests = [file for file in files if "two_processes" not in file.name]
+    first = {test: imported(test, known) for test in tests}
+
+    def distance(test: Path, goal: str) -> int:
+        seen, rim, far = set(first[test]), first[test], 1
+        while rim and goal not in rim:
+            rim = {n for name in rim for n in reaches[name]} - seen
+            seen, far = seen | rim, far + 1
+        return far if goal in rim else 99
+
+    def order(test: Path, file: Path) -> Any:
+        return distance(test, names[file]), file.stem not in test.stem, test.parent.name != room, test.stat().st_size
+
+    mine = (copied / "src" / "evenhand" / room).rglob("*.py")
+    return {file: [str(t.relative_to(copied)) for t in sorted(tests, key=lambda t: order(t, file))] for file in mine}
+
+
+class Watch:
+    """Tells the parent which test failed or hangs, and stops between tests once the budget is spent."""
+
+    def __init__(self, pipe: int, budget: float) -> None:
+        self.pipe, self.budget, self.now = pipe, budget, "collecting"
+        signal.signal(signal.SIGPROF, lambda *_: self.tell(f"hang {self.now}"))
+        signal.setitimer(signal.ITIMER_PROF, HANGS)
+
+    def tell(self, text: str) -> None:
+        os.write(self.pipe, text.encode())
+        os._exit(0)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if time.process_time() > self.budget:
+            self.tell("")
+        self.now = nodeid
+        signal.setitimer(signal.ITIMER_PROF, HANGS)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.tell(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.tell("collecting")
+
+
+def noticed(copied: Path, tests: list[str], budget: float, wait: float = 900) -> str:
+    """The test that fails first, in a fork of this process; empty if none does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setpgrp()
+        os.close(reading)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1), os.dup2(quiet, 2)
+        os.chdir(copied)
+        os.environ |= {"PYTHONPATH": str(copied / "src")}
+        watch = Watch(writing, time.process_time() + budget)
+        for some in (tests[:1], tests[1:3], tests[3:7], tests[7:]):  # all are read before the first one runs
+            if some:
+                pytest.main(["-x", "-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist", *some], [watch])
+        watch.tell("")
+    os.close(writing)
+    end, said = time.monotonic() + wait, ""
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            said = "hang"
+            break
+        time.sleep(0.05)
+    said = said or os.read(reading, 10_000).decode()
+    os.close(reading)
+    return said
+
+
+Fault = tuple[str, Path, int, int, str, ast.AST]  # its room, file, node, line, what was done and the new node
+
+
+def drawn(copied: Path, given: argparse.Namespace) -> list[Fault]:
+    """Every room's faults in an order of chance, taken in turns, so that a run cut short has a sample of each."""
+    turns: list[tuple[int, Fault]] = []
+    for room in given.rooms:
+        files = sorted((copied / "src" / "evenhand" / room).rglob("*.py"))
+        every = [(room, file, *one) for file in files for one in places(file)]
+        random.Random(given.seed).shuffle(every)
+        turns += enumerate(every[: given.count])
+    return [fault for _, fault in sorted(turns, key=lambda turn: turn[0])]
+
+
+def examine(fault: Fault, copied: Path, tests: list[str], budget: float) -> dict[str, Any]:
+    room, file, at, line, what, new = fault
+    text, began = file.read_text(), time.monotonic()
+    try:
+        file.write_text(ast.unparse(ast.fix_missing_locations(Planted(at, new).visit(ast.parse(text)))))
+        killer = noticed(copied, tests, budget)
+    finally:
+        file.write_text(text)
+    shown, seconds = text.splitlines()[line - 1].strip(), round(time.monotonic() - began, 1)
+    return {"room": room, "what": what, "line": shown, "killer": killer, "seconds": seconds}
 
 
 def main() -> None:
@@ -117,34 +235,42 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=list(WIDER), choices=list(WIDER))
     parser.add_argument("--count", type=int, default=20, help="faults a room")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=int, default=900, help="of a test run; one that hangs has noticed")
+    parser.add_argument("--budget", type=float, default=60, help="seconds of processor time for each fault")
+    parser.add_argument("--out", type=Path, default=Path("runs/mutations.jsonl"))
     given = parser.parse_args()
-    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {' '.join(sys.argv)}\n")
-    print("| room | planted | noticed | share |\n|---|--:|--:|--:|", flush=True)
-    survivors: list[str] = []
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in READY:
+        importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)
+    kept: dict[str, dict[str, Any]] = {}
+    if given.out.exists():
+        kept = {one["key"]: one for one in map(json.loads, given.out.read_text().splitlines())}
     with tempfile.TemporaryDirectory() as place:
         copied = Path(place) / "tree"
         shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__"))
-        for room in given.rooms:
-            files = sorted((copied / "src" / "evenhand" / room).rglob("*.py"))
-            every = [(file, *one) for file in files for one in places(file)]
-            chosen = random.Random(given.seed).sample(every, min(given.count, len(every)))
-            caught = 0
-            for file, at, line, what, new in chosen:
-                text = file.read_text()
-                tree = Planted(at, new).visit(ast.parse(text))
-                file.write_text(ast.unparse(ast.fix_missing_locations(tree)))
-                try:
-                    found = noticed(room, copied, given.seconds)
-                finally:
-                    file.write_text(text)
-                caught += found
-                if not found:
-                    survivors.append(
-                        f"{file.relative_to(copied)}:{line} {what}: `{text.splitlines()[line - 1].strip()}`"
-                    )
-            print(f"| {room} | {len(chosen)} | {caught} | {100 * caught / max(1, len(chosen)):.0f} % |", flush=True)
-    print("\nNot noticed:\n\n" + "\n".join(f"- {one}" for one in survivors))
+        by_hash = py_compile.PycInvalidationMode.CHECKED_HASH  # no fault stays behind as bytecode
+        compileall.compile_dir(copied / "src", quiet=2, invalidation_mode=by_hash)
+        near = {file: tests for room in given.rooms for file, tests in tests_near(copied, room).items()}
+        for fault in drawn(copied, given):
+            _, file, at, line, what, _ = fault
+            key = f"{file.relative_to(copied)}:{line}:{at} {what}"
+            if key not in kept:
+                kept[key] = examine(fault, copied, near[file], given.budget)
+                with given.out.open("a") as out:
+                    out.write(json.dumps({"key": key, **kept[key]}) + "\n")
+        killers = sorted({one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
+        unsound = {test for test in killers if noticed(copied, [test.removeprefix("hang ")], 600)}
+    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {' '.join(sys.argv)}\n")
+    print("| room | planted | noticed | share |\n|---|--:|--:|--:|")
+    for room in given.rooms:
+        mine = [one for one in kept.values() if one["room"] == room]
+        caught = sum(bool(one["killer"]) and one["killer"] not in unsound for one in mine)
+        print(f"| {room} | {len(mine)} | {caught} | {100 * caught / max(1, len(mine)):.0f} % |")
+    missed = [(k, one) for k, one in kept.items() if not one["killer"] or one["killer"] in unsound]
+    print("\nNot noticed:\n\n" + "\n".join(f"- {key}: `{one['line']}`" for key, one in missed))
+    if unsound:
+        print(f"\nFail on the sound tree too: {', '.join(sorted(unsound))}")
 
 
 if __name__ == "__main__":

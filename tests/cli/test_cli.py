@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import evenhand
+from evenhand.data.sets.catalogue import DATASETS
 from evenhand.methods import METHODS
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.nets import NETS
@@ -89,8 +90,8 @@ def test_every_command_has_help(cli: Cli) -> None:
 
 
 def test_list_names_everything(cli: Cli) -> None:
-    text = cli("list").fine()
-    for name in [*METHODS, *recipe_names(), *NETS]:
+    text = cli("list", "--all").fine()
+    for name in [*METHODS, *recipe_names(), *NETS, *DATASETS]:
         assert name in text
 
 
@@ -130,6 +131,18 @@ def test_check_does_not_search_for_a_radius(cli: Cli, monkeypatch: pytest.Monkey
     tree = "data={set='shapes',source=[],target='shapes-negative',size=32,n_max=20,normalise='data'}"
     small = "method={name='sdat',rho='auto',batch=16,net={name='small-cnn',width=4},bottleneck=8}"
     assert "method.rho = 'auto' takes short trainings" in cli("check", "adapt", "--set", tree, "--set", small).fine()
+    said = cli("check", "adapt", "--set", tree, "--set", small, "--set", "data.val_share=0").mistake()
+    assert "needs validation of the source" in said
+
+
+def test_check_and_show_know_a_radius_to_be_found(cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenhand.methods.recognise.classifier.find_rho", lambda *_: pytest.fail("check trained"))
+    auto = ["--set", "method.optim.name=sam", "--set", "method.optim.rho=auto"]
+    said, auto_alone = cli("check", tiny, *auto).fine(), [*auto, "--set", "data.val_per_class=0"]
+    assert "method.optim.rho = 'auto' takes short trainings" in said
+    assert "optim.rho = 'auto' needs a validation split" in cli("check", tiny, *auto_alone).mistake()
+    assert "optim.rho = 'auto' needs a validation split" in cli("train", tiny, *auto_alone).mistake()
+    assert 'rho = "auto"' in cli("show", tiny, *auto).fine()
 
 
 def test_check_and_train_refuse_a_generator_before_its_needs_are_trained(cli: Cli, tmp_path: Path) -> None:

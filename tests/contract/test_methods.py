@@ -71,6 +71,10 @@ CASES: dict[str, Tree] = {
     "ldam-drw-sam": classifier(
         {"name": "sam", "rho": 0.01, "rho_relative": True}, loss="ldam", weighting="drw", drw_start=1
     ),
+    "ce-drw-sam-auto": classifier(
+        {"name": "sam", "rho": "auto", "ema": 0.9}, weighting="drw",
+        auto={"steps": 2, "shares": [1e-3, 1e30], "tolerance": 1.0},
+    ),
     "vs-pgd": classifier({"name": "pgd", "sigma": 0.01}, loss="vs"),
     "la-lpf": classifier({"name": "lpf-sgd", "lpf_parts": 2}, loss="la"),
     "focal-adamw": classifier({"name": "adamw", "lr": 1e-3}, loss="focal", weighting="always"),

@@ -41,6 +41,10 @@ CASES: dict[str, Tree] = {
         {"name": "sam", "rho": 0.01, "rho_relative": True}, loss="ldam", weighting="drw", drw_start=1,
         net={"name": "resnet8", "width": 4, "stem_stride": 2},
     ),
+    "sam-auto": classifier(
+        {"name": "sam", "rho": "auto", "rho_relative": True}, loss="la",
+        auto={"steps": 3, "shares": [0.01, 1e30], "tolerance": 1.0},  # the last one diverges
+    ),
     "accumulate": classifier({"accumulate": 2}, weighting="drw", drw_start=1),
     "sam-accumulate": classifier({"name": "sam", "accumulate": 2}, weighting="always"),
     "balanced-clip-ema": classifier({"clip": 0.5, "ema": 0.8}, sampling="class-balanced"),
@@ -110,6 +114,8 @@ def assert_close(found: Any, expected: Any, where: str = "") -> None:
             assert_close(found[key], value, f"{where}/{key}")
     elif isinstance(expected, Tensor):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda text: f"{where}: {text}")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-5), where
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,6 +19,7 @@ from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
+from evenhand.measure import judging
 from evenhand.measure.features import Embedded, Extractor
 from evenhand.measure.generative import inception_score
 from evenhand.measure.judging import Judge, Measure, spread
@@ -469,7 +470,7 @@ def test_a_collapsed_class_is_named(data: Data, annotator: LongTailClassifier) -
     assert test.labels is not None
     images, labels = test.fetch(torch.arange(len(test))), test.labels
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", "drawn images of class")
         found = judge.scalars(images, labels, test, batch=64)
     assert found["collapsed"] == 0
     assert found["fid"] == pytest.approx(0, abs=1e-6)
@@ -497,7 +498,56 @@ def test_a_collapse_of_most_classes_is_no_new_normal(data: Data, annotator: Long
         found = judge.scalars(images, labels, test, batch=64)
     assert found["collapsed"] == 7
     assert found["patterns_min"] < 0.5
-    assert "2 more" in str(caught[0].message)
+    (alike,) = (str(one.message) for one in caught if "much alike" in str(one.message))
+    assert "2 more" in alike
+
+
+def test_without_held_out_images_a_collapsed_class_is_named_too(make: Any, data: Data) -> None:
+    """Beside training images, of which each class has some; nothing is said of a distance to them."""
+    streams = {"labelled": data.streams["test"]}  # sixty of each class
+    method = make(condition="projection")
+    images, labels = streams["labelled"].fetch(torch.arange(600)), streams["labelled"].labels
+    assert labels is not None
+    method.exhibit = lambda *_: (images, labels)
+    method.judge.label = lambda *_, **__: pytest.fail("embedded twice")
+    images[labels == 7] = images[labels == 7][:1]
+    with pytest.warns(UserWarning, match="much alike") as caught:
+        (said,) = GENERATE.watch(method, streams, batch=64).values()
+    assert any("'stripes'" in str(one.message) for one in caught)
+    assert said["collapsed"] == 1
+    assert said["diversity:stripes"] == 0 < said["diversity"]
+    assert "fid" not in said
+    assert {"label_kl", "sigma_max", "share:stripes"} <= said.keys()
+    assert GENERATE.watch(method, {**streams, "val": streams["labelled"]}, batch=64) == {}
+
+
+def test_training_images_to_compare_with_are_some_of_each_class(
+    data: Data, annotator: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "PEERS", 4)
+    judge, test = Judge(Measure(), data, annotator, CPU), data.streams["test"]
+    some = judge._few_seen(test)
+    assert some.counts == [4] * 10
+    assert judge._few_seen(test) is some
+    first = torch.cat([torch.where(test.labels == k)[0][:4] for k in range(10)])
+    assert not torch.equal(some.fetch(torch.arange(40)), test.fetch(first))
+
+
+@pytest.mark.parametrize(("count", "named"), [(200, True), (190, False)])
+def test_a_class_hardly_drawn_is_named_once_enough_are(
+    data: Data, annotator: LongTailClassifier, count: int, named: bool
+) -> None:
+    """An even share of twenty images or more of which a class has under a tenth."""
+    judge, labels = Judge(Measure(), data, annotator, CPU), torch.arange(count) % 9  # never the tenth
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert judge._share_scalars(labels)["share:slope"] == 0
+    told = "class 'slope' (0.00) is hardly drawn: in brackets its share in per cent, where an even one were 10"
+    assert [str(one.message) for one in caught] == [told] * named
+    labels[:3] = 9  # over a tenth of an even share of twenty
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        judge._share_scalars(labels)
 
 
 def test_an_exploding_spectral_norm_is_named(make: Any, data: Data) -> None:

@@ -222,3 +222,23 @@ def test_other_classes_are_refused(data: Data, first: LongTailClassifier) -> Non
         few.player.net.head = nn.Linear(16, 7)
     with pytest.raises(UserError, match="the first run knows 7 classes, the data have 10"):
         make(data, few, "crt")
+
+
+def test_a_head_of_several_layers_is_refused_in_one_line(data: Data, first: LongTailClassifier) -> None:
+    """MDD's, say: there is no one weight to replace, scale or normalise."""
+    deep = copy.deepcopy(first)
+    assert deep.player.average is not None
+    deep.player.average.head = nn.Sequential(deep.net.head, nn.ReLU())
+    for rule in ("crt", "lws", "tau-norm", "mislas"):
+        with pytest.raises(UserError, match="ends in several layers, as MDD does") as raised:
+            make(data, deep, rule)
+        assert "\n" not in str(raised.value)
+
+
+def test_data_of_two_domains_are_refused_in_one_line(data: Data, first: LongTailClassifier) -> None:
+    adapting = {"source": data.streams["labelled"], "target": data.streams["test"].unlabelled()}
+    for method in (first, make(data, first, "crt")):
+        with pytest.raises(
+            UserError, match=r"needs a stream 'labelled'; the data give: source, target; .* data\.target"
+        ):
+            method.feeds(adapting)

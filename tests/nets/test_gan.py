@@ -305,6 +305,52 @@ def test_every_layer_of_a_discriminator_is_spectrally_normalised(name: Any, cond
     assert {key for key, found in weighed.items() if found} == (weighed.keys() - shared if name == "biggan" else set())
 
 
+@pytest.mark.parametrize("condition", ["none", "generator"])
+@pytest.mark.parametrize("name", ["sndcgan", "sngan"])
+def test_every_layer_of_a_generator_is_spectrally_normalised_on_demand(name: Any, condition: Any) -> None:
+    """Spec 01, 3.2 (iNaturalist): linear layer, convolutions, skips and class tables, or none of them."""
+    for asked in (True, False):
+        draw, _ = Nets(name=name, width=2, spectral_generator=asked).build(32, 3, 5, condition)
+        kinds = nn.Conv2d | nn.ConvTranspose2d | nn.Linear | nn.Embedding
+        layers = {key: m for key, m in draw.named_modules() if isinstance(m, kinds)}
+        tables = {"sndcgan": 6, "sngan": 12}[name] * (condition == "generator")
+        assert len(layers) == {"sndcgan": 5, "sngan": 11}[name] + tables
+        assert [key for key, layer in layers.items() if is_spectral(layer) is not asked] == []
+
+
+@pytest.mark.parametrize("slope", [None, 0.3])
+@pytest.mark.parametrize("name", ["sndcgan", "sngan"])
+def test_whole_networks_are_their_equations_with_that_slope(name: Any, slope: float | None) -> None:
+    """Specs 01 and 02, 3.1; of the residual ones all that is outside their blocks, which have tests of their own."""
+    nets: tuple[Any, Any] = Nets(name=name, width=2, slope=slope).build(28, 1, 5, "none")
+    draw, tell = (net.eval() for net in nets)
+    a = {"sndcgan": 0.1, "sngan": 0.0}[name] if slope is None else slope
+    z, x = torch.randn(3, draw.latent), torch.randn(3, 1, 28, 28)
+    seen = x
+
+    def act(h: Tensor) -> Tensor:
+        return torch.where(h > 0, h, a * h)
+
+    h = draw.fc(z).reshape(3, -1, 4, 4)
+    if name == "sndcgan":
+        for up, norm, side in zip(draw.ups, draw.norms, (7, 14, 28), strict=True):
+            h = act(norm(up(h)[:, :, :side, :side]))
+        for layer in tell.layers:
+            x = act(layer(x))
+    else:
+        assert [block.slope for block in (*draw.blocks, *tell.blocks)] == [a] * 7
+        for block, side in zip(draw.blocks, (7, 14, 28), strict=True):
+            h = block(h, None, side)
+        h = act(draw.bn(h))
+        for block in tell.blocks:
+            x = block(x)
+        x = act(x)
+    drawn = torch.tanh(draw.out(h))
+    assert drawn.shape == (3, 1, 28, 28)
+    torch.testing.assert_close(draw(z), drawn)
+    torch.testing.assert_close(tell(seen).score, tell.head.score(x.sum((2, 3)))[:, 0])
+
+
 def test_projection_adds_the_inner_product() -> None:
     net = ResDiscriminator(size=16, num_classes=5, head="projection", width=2).eval()
     x = torch.randn(3, 3, 16, 16)

@@ -129,9 +129,18 @@ EFFECTS = [
     ("digits-shift", "dann", "dann-sdat", ("accuracy",)),
     ("digits-shift", "source-only", "dann", ("accuracy",)),
     ("cbgan-fashion", "sndcgan", "balance", ("fid", "label_kl")),
+    ("cbgan-cifar10", "sndcgan", "balance", ("fid", "label_kl")),
+    *((r, "snresgan", "balance", ("fid", "label_kl")) for r in ("cbgan-cifar100", "cbgan-lsun")),
+    *((r, "cgan", "balance", ("fid",)) for r in ("cbgan-cifar10", "cbgan-cifar100", "cbgan-lsun")),
+    *(("cbgan-inaturalist", v, "balance", ("label_kl",)) for v in ("snresgan", "cgan", "acgan")),
+    *(("gsr-cifar10", v, f"{v}-gsr", ("fid", "class_fid_mean")) for v in ("sngan", "biggan")),
+    ("gsr-cifar10", "sngan-plain", "sngan-plain-gsr", ("fid",)),
+    *(("gsr-cifar10", v, "sngan-gsr", ("fid",)) for v in ("sngan-gsn", "sngan-gsrip", "lsgan")),
+    *(("gsr-lsun", v, v.replace("gan", "gan-gsr"), ("fid",)) for v in ("sngan", "biggan", "biggan-128", "biggan-1000")),
+    ("gsr-inaturalist", "biggan", "biggan-gsr", ("fid",)),
     ("gsr-fashion", "sngan", "gsr", ("kid", "mid")),
 ]  # fmt: skip
-LOWER = ("ece", "fid", "kid", "label_kl", "mid")
+LOWER = ("ece", "fid", "class_fid_mean", "kid", "label_kl", "mid")
 MEASURED = ("fashion-lt", "cifar10-lt-small", "csst-fashion", "emoji-home", "digits-shift")
 
 

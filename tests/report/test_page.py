@@ -20,7 +20,7 @@ from evenhand.report.generate import CLASS_FID
 from evenhand.report.page import render, write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import group_runs
-from evenhand.report.verdict import cautions, verdict
+from evenhand.report.verdict import cautions, tested_on, verdict
 
 NASTY = "<script>alert('x')</script>"
 VOID = {"meta", "br", "link", "path", "use", "image", "rect"}
@@ -276,3 +276,39 @@ def test_classes_that_the_split_lacks_are_named(tmp_path: Path) -> None:
     text = render([load_run(run)])
     assert "the test split has no sample of lynx; means and worst recall are over the other classes" in text
     assert "has no sample of" not in render([load_run(make_run(tmp_path, "b"))])
+
+
+def split_run(root: Path, name: str, seed: int, split: int, digest: str) -> Any:
+    """A run with that seed and split, tested on what has that digest."""
+    folder = make_run(root, name, seed=seed, rho=float(name.startswith("b")))
+    (folder / "recipe.toml").write_text((folder / "recipe.toml").read_text() + f"[data]\nsplit_seed = {split}\n")
+    streams = json.loads((folder / "streams.json").read_text())
+    (folder / "streams.json").write_text(json.dumps({**streams, "test": {"digest": digest, "samples": 9}}))
+    return load_run(folder)
+
+
+ANEW = "Each seed splits the data anew"
+
+
+@pytest.mark.parametrize(
+    ("runs", "warned", "noted"),
+    [
+        ({"a-1": (1, 1, "x"), "a-2": (2, 2, "y"), "b-1": (1, 1, "x"), "b-2": (2, 2, "y")}, "", True),
+        ({"a-1": (1, 1, "x"), "a-2": (2, 2, "y")}, "", True),
+        ({"a-1": (1, 0, "x"), "a-2": (2, 0, "x"), "b-1": (1, 0, "x"), "b-2": (2, 0, "x")}, "", False),
+        ({"a-1": (1, 1, "x"), "a-2": (2, 2, "y"), "b-1": (1, 1, "x"), "b-2": (2, 2, "z")}, "different data", False),
+        ({"a-1": (1, 0, "x"), "a-2": (2, 0, "x"), "b-1": (1, 0, "z"), "b-2": (2, 0, "z")}, "different data", False),
+        ({"a-1": (1, 1, "x"), "a-2": (2, 2, "y"), "b-1": (1, 1, "x")}, "different splits", False),
+    ],
+    ids=["both vary alike", "one group", "one split", "a split differs", "all differ", "a split is missing"],
+)
+def test_splits_that_vary_with_the_seed_are_said_and_no_fault(
+    tmp_path: Path, runs: dict[str, tuple[int, int, str]], warned: str, noted: bool
+) -> None:
+    records = [split_run(tmp_path, name, *run) for name, run in runs.items()]
+    told = str(cautions(group_runs(records)))
+    assert warned in told
+    assert bool(told) == bool(warned)
+    assert tested_on(group_runs(records))[1].startswith(ANEW) == noted
+    if noted and len(runs) > 2:
+        assert Page(render(records)).text.count(ANEW) == 1

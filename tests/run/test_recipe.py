@@ -372,6 +372,13 @@ def test_toml_keeps_any_text(text: str) -> None:
     assert tomllib.loads(to_toml(tree)) == tree
 
 
+@pytest.mark.parametrize("text", ["😀 beyond the first plane", "é", "\x7f", 'a\nb\t"c" \\', "[x] # y = 1"])
+def test_any_text_is_a_key_and_a_value_of_toml(text: str) -> None:
+    """JSON writes what lies beyond the first plane as two surrogates, which TOML refuses."""
+    tree = {text: text, "in": {text: [text, True, 0.5]}}
+    assert tomllib.loads(to_toml(tree)) == tree
+
+
 def test_saved_recipe_is_read_back_from_its_file(layers: Path, tmp_path: Path) -> None:
     recipe = load_recipe(layers, ["run.folder=here", "method.optim.lr=0.2"])
     back = load_recipe(written(tmp_path, recipe.toml()))

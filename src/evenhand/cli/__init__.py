@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from evenhand.cli import data, recipes, runs, training
+from evenhand import __version__
+from evenhand.cli import data, listing, recipes, runs, training
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"evenhand {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     help="Even-handed models from uneven data: rare classes, few labels, other domains.",
@@ -18,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.command("list")(recipes.list_)
+app.command("list")(listing.list_)
 app.command()(data.look)
 app.command()(recipes.show)
 app.command()(recipes.copy)
@@ -30,6 +39,13 @@ app.command()(training.reproduce)
 app.command()(runs.report)
 app.command()(runs.hessian)
 app.command()(training.demo)
+
+
+@app.callback()
+def _whole(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say it.")] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

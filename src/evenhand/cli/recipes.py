@@ -1,39 +1,13 @@
-"""What there is, and recipes: listed, shown, copied, checked."""
+"""Recipes: shown, copied, checked."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from evenhand.cli.common import RecipeName, Set
-
-
-def list_() -> None:
-    """Methods, recipes, networks and data sets, one line each."""
-    from rich.console import Console
-
-    from evenhand.data.sets.catalogue import DATASETS
-    from evenhand.methods import METHODS, method_class
-    from evenhand.nets import NETS
-    from evenhand.run.recipe import load_recipe, recipe_names
-
-    out = Console()
-    out.print("[bold]methods[/]")
-    for name in METHODS:
-        out.print(f"  {name:14} {(sys.modules[method_class(name).__module__].__doc__ or '').splitlines()[0]}")
-    out.print("[bold]recipes[/]")
-    for name in recipe_names():
-        recipe = load_recipe(name)
-        out.print(f"  {name:14} {recipe.about}", highlight=False)
-        if recipe.variants:
-            out.print(f"  {'':14} variants: {', '.join(recipe.variants)}", highlight=False)
-    out.print("[bold]networks[/]\n  " + ", ".join(NETS), highlight=False)
-    out.print("[bold]data sets[/]")
-    for row in DATASETS.values():
-        out.print(f"  {row.name:14} {row.about}", highlight=False)
 
 
 def show(name: RecipeName, set_: Set = None) -> None:

@@ -6,8 +6,6 @@ image list) or a set of its own (a built-in name, a folder, a CSV, an ``.npz``).
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from evenhand.data.reading import columns_of
 from evenhand.data.sets import catalogue, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
@@ -33,6 +32,7 @@ from evenhand.data.sources.paths import (
     relative_names,
 )
 from evenhand.data.sources.published import read_image_list
+from evenhand.data.sources.rows import TABLES, rows_of
 from evenhand.data.stream import Stream, Streams, join
 from evenhand.errors import UserError, did_you_mean
 
@@ -122,10 +122,10 @@ def _parts_of(settings: DataSettings) -> Streams:
     """Streams ``<domain>`` or ``<domain>/<split>`` of a built-in set or CSV of several domains, else none."""
     if settings.set in catalogue.DATASETS and catalogue.DATASETS[settings.set].domains:
         return catalogue.load(settings.set)
-    if settings.root is None and settings.set.lower().endswith(".csv"):
+    if settings.root is None and settings.set.lower().endswith(TABLES):
         table = existing(settings.set)
-        rows = csv.DictReader(io.StringIO(read_text(table), newline=""), skipinitialspace=True)
-        labels = {(row.get("label") or "").strip() for row in rows} - {""}
+        rows = rows_of(table, read_text(table), columns_of(settings), quote="paths")
+        labels = {row.get("label", "") for _, row in rows} - {""}
         # All labels are classes here, so that only domains in use need the same; see _agree.
         parts = _read(table, settings, settings.size, sorted(labels, key=natural) or None)
         return parts if _domains_of(parts) else {}
@@ -162,10 +162,10 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
 
 def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequence[str] | None = None) -> Streams:
     mode = "L" if settings.grey else "RGB"
-    skip, memory = settings.skip_unreadable, settings.in_memory
     return formats.read(
-        place, size=size, mode=mode, skip_unreadable=skip, classes=classes, frame=settings.frame, memory=memory
-    )
+        place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes,
+        columns=columns_of(settings), frame=settings.frame, memory=settings.in_memory,
+    )  # fmt: skip
 
 
 def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:

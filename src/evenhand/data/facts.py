@@ -28,6 +28,7 @@ class Facts(Settings):
     resize: int | None = None
     mean: list[float] = Field([])
     std: list[float] = Field([])
+    columns: tuple[str, ...] = Field((), description="names of a table's numbers")
     words: tuple[str, ...] = ()
     translations: bool = False
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from evenhand import parallel
 from evenhand.data.samplers import Shuffled, Weighted
 from evenhand.data.sources.source import Source
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Stream, Streams, needed
 from evenhand.data.views.view import View
 from evenhand.errors import UserError
 from evenhand.randomness import dice, mix
@@ -214,6 +214,4 @@ def _stream(streams: Streams | Stream, feed: Feed) -> tuple[Stream, str]:
         return feed.stream, feed.stream.name
     if isinstance(streams, Stream):
         return streams, feed.stream
-    if feed.stream not in streams:
-        raise UserError(f"the method needs a stream '{feed.stream}'; the data give: {', '.join(sorted(streams))}")
-    return streams[feed.stream], feed.stream
+    return needed(streams, feed.stream), feed.stream

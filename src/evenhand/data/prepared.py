@@ -16,6 +16,7 @@ from evenhand.data.holdout import Whole, hold_out_count, hold_out_share
 from evenhand.data.reading import read_set
 from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vectors, refuse_without_effect
 from evenhand.data.sources.frames import How
+from evenhand.data.sources.tables import Table
 from evenhand.data.splits import head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
@@ -97,6 +98,12 @@ def prepare_data(
     """
     with users_mistake("[data]"):
         streams, seen = _streams(_as_framed(settings, facts), whole=whole, embed=embed)
+        return around(settings, streams, facts, seen=seen)
+
+
+def around(settings: DataSettings, streams: Streams, facts: Facts | None = None, *, seen: Seen | None = None) -> Data:
+    """Facts and views of streams that are read and cut already; ``seen`` is what images were before embedding."""
+    with users_mistake("[data]"):
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
@@ -106,7 +113,7 @@ def prepare_data(
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, seen), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, seen or Seen.of(train)), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -196,9 +203,13 @@ def _facts_of_samples(settings: DataSettings, train: Stream, seen: Seen) -> Fact
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=seen.size, frame=seen.frame, resize=seen.resize, mean=list(mean), std=list(std),
+        size=seen.size, frame=seen.frame, resize=seen.resize, mean=list(mean), std=list(std), columns=_columns(train),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
+
+
+def _columns(train: Stream) -> tuple[str, ...]:
+    return train.samples.columns if isinstance(train.samples, Table) else ()
 
 
 def _statistics(settings: DataSettings, train: Stream) -> tuple[Sequence[float], Sequence[float]]:

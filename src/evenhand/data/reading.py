@@ -11,14 +11,26 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.frames import Frame, choose_frame
 from evenhand.data.sources.published import frequency_order, read_image_list
+from evenhand.data.sources.rows import Columns
 from evenhand.data.sources.source import Memory
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
+ARRAYS = "arrays"  # data.set of a run whose samples a Python program had in memory
+
+
+def columns_of(settings: DataSettings) -> Columns:
+    """What a user's table calls its columns."""
+    return Columns(settings.label_column, settings.text_column, tuple(settings.columns))
+
 
 def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     """Streams "train" and whatever else there is; ``whole`` images lose no margin."""
-    mode = "L" if settings.grey else "RGB"
+    mode, columns = "L" if settings.grey else "RGB", columns_of(settings)
+    if settings.set in (ARRAYS, "shapes", "phrases", *catalogue.DATASETS) or settings.root is not None:
+        columns.check("", settings.set)
+    if settings.set == ARRAYS:
+        raise UserError("the samples of this run were arrays of a Python program: save them as .npz and name that file")
     if settings.set == "shapes":
         return _shaped(shapes.load(), settings)
     if settings.set == "phrases":
@@ -29,7 +41,7 @@ def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
         return _read_lists(settings, mode, whole)
     parts = formats.read(
         settings.set, size=settings.size, mode=mode, skip_unreadable=settings.skip_unreadable, whole=whole,
-        frame=settings.frame, memory=settings.in_memory,
+        columns=columns, frame=settings.frame, memory=settings.in_memory,
     )  # fmt: skip
     parts = _shaped(parts, settings)
     if "all" in parts:

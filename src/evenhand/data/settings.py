@@ -13,13 +13,22 @@ from evenhand.data.views.images import PRESETS
 from evenhand.errors import UserError
 from evenhand.settings import Settings
 
+STEPS = (
+    "crop", "flip", "centre-crop", "resized-crop", "jitter", "grayscale", "blur", "cutout", "erase",
+    "randaugment", "autoaugment",
+)  # fmt: skip
 MOST = 10**12  # samples: beyond it is a slip of the pen
 
 
 class DataSettings(Settings):
     """Which samples, made how uneven, seen how."""
 
-    set: str = Field("fashion-mnist", description="built-in name, folder, CSV, JSONL, .npz, or image list (with root)")
+    set: str = Field(
+        "fashion-mnist", description="built-in name, folder, CSV, TSV, JSONL, .npz, or image list (with root)"
+    )
+    label_column: str = Field("label", min_length=1, description="of a CSV, TSV or JSONL: the column of classes")
+    text_column: str = Field("text", min_length=1, description="of a CSV, TSV or JSONL of texts: theirs")
+    columns: list[str] = Field([], description="of a CSV or TSV of numbers: those to learn from; default: all others")
     root: str | None = Field(None, description="folder that the paths of an image list start from")
     test_list: str | None = Field(None, description="image list of the test split")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
@@ -57,8 +66,10 @@ class DataSettings(Settings):
     test_per_class: int | None = Field(None, gt=0, le=MOST, description="use only that many test samples of each class")
     split_seed: int = Field(0, ge=0, lt=2**63, description="seeds the split, not the training")
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
-    augment: list[str] = Field(["crop", "flip"], description="training views of images, see docs")
-    strong: list[str] = Field(list(PRESETS["strong"]), description="the second, strong view of unlabelled images")
+    augment: list[str] = Field(["crop", "flip"], description=f"training view of images: {', '.join(STEPS)}")
+    strong: list[str] = Field(
+        list(PRESETS["strong"]), description="the second, strong view of unlabelled images: the same steps"
+    )
     normalise: Literal["data", "imagenet"] | list[list[float]] = Field("data", description="or [[means], [stds]]")
     skip_unreadable: bool = Field(False, description="drop damaged files instead of stopping")
     text: TextSettings = TextSettings()

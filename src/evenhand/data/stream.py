@@ -85,6 +85,14 @@ class Stream:
 Streams = dict[str, Stream]
 
 
+def needed(streams: Streams, name: str) -> Stream:
+    """The stream of that name, or one line that says which there are."""
+    if name not in streams:
+        one = "; a method of one domain needs data without target: leave out data.target" if "source" in streams else ""
+        raise UserError(f"the method needs a stream '{name}'; the data give: {', '.join(sorted(streams))}{one}")
+    return streams[name]
+
+
 def decoded_by(streams: Streams, workers: int) -> Streams:
     """The same streams, decoded by so many processes where they are read from end to end."""
     return {name: replace(stream, workers=workers) for name, stream in streams.items()}

@@ -24,8 +24,12 @@ class TextSettings(Settings):
     vocabulary: int = Field(20_000, gt=0, description="the most frequent words that have a number of their own")
     length: int = Field(128, gt=0, description="tokens kept of a text")
     cut: Cut = Field("head", description="of longer texts: their beginning (head), or beginning and end (ends)")
-    augment: list[str] = Field([], description="training views of texts, see docs")
-    strong: list[str] = Field(["swap", "word-dropout"], description="the second, strong view of unlabelled texts")
+    augment: list[str] = Field(
+        [], description="training view of texts: back-translation, word-dropout, mask, swap, span"
+    )
+    strong: list[str] = Field(
+        ["swap", "word-dropout"], description="the second, strong view of unlabelled texts: the same steps"
+    )
 
 
 def make_vocabulary(settings: TextSettings, streams: Streams, words: Sequence[str] | None = None) -> Vocabulary:

@@ -23,10 +23,14 @@ from evenhand.errors import UserError
 from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception
 from evenhand.measure.generative import fid, label_kl, measure_generator
 from evenhand.measure.manifold import pattern_share
+from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 TRACED = 20  # classes with a line of their own in the log, the rarest first
 EXPLODED = 2.0  # times the median class's spectral norm
+RARE = 0.1  # of an even share: below, a class is hardly drawn
+ENOUGH = 20  # images that an even share would be, before that is said
+PEERS = 100  # training images of each class to compare with where none are held out
 Shares = list[float | None]  # None: too few images to tell
 
 
@@ -51,6 +55,7 @@ class Judge:
         self.annotator = None if by is None else annotated(by)
         self.traced = sorted(sorted(range(len(data.classes)), key=lambda k: data.counts[k])[:TRACED])
         self._reals: dict[str, tuple[Stream, Embedded]] = {}
+        self._seen: tuple[Stream, Stream] | None = None
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -80,9 +85,28 @@ class Judge:
             found |= self._variety_scalars(*self.variety(real.features, stream, features, labels))
         return found
 
-    def shares(self, images: Tensor, *, batch: int) -> dict[str, float]:
-        """What evaluation can log without real images to compare with: which classes the annotator sees."""
-        return self._share_scalars(self.label(images, batch=batch))
+    def watch(self, images: Tensor, labels: Tensor | None, seen: Stream, *, batch: int) -> dict[str, float]:
+        """What evaluation logs without held-out images: the classes drawn, and their variety beside images ``seen``.
+
+        No distance: training images are what a generator should not come too near to.
+        """
+        made = embed(self.extractor, images, batch=batch)
+        logits = self._annotated(made, images, batch)
+        assert logits is not None  # see Generate.watch
+        named, some = logits.argmax(1), self._few_seen(seen)
+        real = self._real(some, batch)
+        varied = self.variety(real.features, some, made.features, named if labels is None else labels)
+        return self._share_scalars(named) | self._variety_scalars(*varied)
+
+    def _few_seen(self, stream: Stream) -> Stream:
+        """At most ``PEERS`` images of each class, the same ones every time."""
+        if self._seen is None or self._seen[0] is not stream:
+            labels = stream.labels
+            assert labels is not None
+            rows = torch.randperm(len(labels), generator=dice(0, "alarm"))
+            picked = [rows[labels[rows] == k][:PEERS] for k in range(len(self.data.classes))]
+            self._seen = stream, stream.subset(torch.cat(picked), f"some of {stream.name}")
+        return self._seen[1]
 
     def table(
         self, images: Tensor, labels: Tensor | None, stream: Stream, groups: dict[str, list[int]], *, batch: int
@@ -130,6 +154,7 @@ class Judge:
     def _share_scalars(self, labels: Tensor) -> dict[str, float]:
         shares = torch.bincount(labels, minlength=len(self.data.classes)).double() / len(labels)
         traced = {f"share:{self.data.classes[k]}": float(shares[k]) for k in self.traced}
+        self._warn_of_absence(shares, len(labels))
         return {"label_kl": float(label_kl(labels, len(self.data.classes)))} | traced
 
     def _variety_scalars(self, spreads: Shares, patterns: Shares) -> dict[str, float]:
@@ -152,6 +177,17 @@ class Judge:
                 stacklevel=2,
             )
         return collapsed
+
+    def _warn_of_absence(self, shares: Tensor, count: int) -> None:
+        """Classes hardly drawn, once enough images were that an even share could not be missed."""
+        even = 1 / len(shares)
+        rare = sorted(torch.where(shares < RARE * even)[0].tolist(), key=lambda k: float(shares[k]))
+        if rare and count * even >= ENOUGH:
+            named = _named(rare, (100 * shares).tolist(), self.data.classes)
+            warnings.warn(
+                f"class {named} is hardly drawn: in brackets its share in per cent, where an even one were "
+                f"{100 * even:.2g}", stacklevel=2,
+            )  # fmt: skip
 
     def warn_of_explosion(self, sigma: Sequence[float]) -> None:
         """Of spectral norms (K,), those far above the median class's."""

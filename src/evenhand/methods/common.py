@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -31,7 +31,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Net(Settings):
     """A network by name."""
 
-    name: str = Field("resnet32", description="see evenhand list")
+    name: str = Field("resnet32", description="see evenhand list nets")
     width: int | None = Field(None, gt=0, description="channels of the first stage; default: the net's own")
     depth: int | None = Field(None, gt=0, description="blocks of a transformer; default: the net's own")
     heads: int | None = Field(None, gt=0, description="of a vision transformer's attention; default: the net's own")
@@ -91,7 +91,9 @@ class Optim(Settings):
     inverse_power: float = Field(0.75, gt=0, description="and its power")
     milestones: list[float] = Field([0.8, 0.9], description="epochs, or shares of the run when below 1")
     factors: list[float] = Field([1.0, 1e-2, 1e-4], description="learning-rate factor before, between, after")
-    rho: float = Field(0.05, ge=0, description="SAM radius")
+    rho: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
+        0.05, description="SAM radius; auto (classifier): the largest that validation bears"
+    )
     rho_relative: bool = Field(False, description="rho is a share of the weight norm (0.01: one per cent)")
     rho_milestones: list[float] = Field([], description="when the radius changes, like milestones")
     rho_values: list[float] = Field([], description="radius before, between and after the rho_milestones")
@@ -114,6 +116,8 @@ class Optim(Settings):
             raise ValueError(f"factors needs {len(self.milestones) + 1} entries for {len(self.milestones)} milestones")
         if self.rho_values and len(self.rho_values) != len(self.rho_milestones) + 1:
             raise ValueError(f"rho_values needs {len(self.rho_milestones) + 1} entries")
+        if self.rho == "auto" and (self.rho_values or self.rho_last is not None):
+            raise ValueError("rho = 'auto' finds one radius for the whole run: leave out rho_values and rho_last")
         if max(self.warmup_lr, self.min_lr) > self.lr:
             raise ValueError(f"warmup_lr = {self.warmup_lr} and min_lr = {self.min_lr} must not exceed lr = {self.lr}")
         return self
@@ -144,7 +148,7 @@ class Optim(Settings):
             fused=self.precision != "float16",
         )  # fmt: skip
         if self.name == "sam":
-            return SAM(base, self.rho)
+            return SAM(base, 0.0 if self.rho == "auto" else self.rho)
         noise = torch.Generator(next(net.parameters()).device).manual_seed(seed)
         if self.name == "pgd":
             return PGD(base, self.sigma, noise)
@@ -152,13 +156,13 @@ class Optim(Settings):
             return LPFSGD(base, self.lpf_gamma, self.lpf_parts, noise)
         return base
 
-    def apply(self, player: Player, at: Progress) -> None:
-        """Set learning rate and radius for the step at hand."""
+    def apply(self, player: Player, at: Progress, found: float | None = None) -> None:
+        """Set learning rate and radius for the step at hand; ``found`` is the radius that ``auto`` has found."""
         lr = self.lr * self.factor(at)
         for group in player.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
         if isinstance(player.optimizer, SAM):
-            rho = self.radius(at)
+            rho = self.radius(at, found)
             player.optimizer.rho = relative_radius(player.parameters, rho) if self.rho_relative else rho
 
     def factor(self, at: Progress) -> float:
@@ -183,8 +187,12 @@ class Optim(Settings):
             case "constant":
                 return 1.0
 
-    def radius(self, at: Progress) -> float:
-        """SAM's radius: constant, stepped or linear."""
+    def radius(self, at: Progress, found: float | None = None) -> float:
+        """SAM's radius: constant, stepped or linear, or the one ``found``."""
+        if self.rho == "auto":
+            if found is None:
+                raise ValueError("rho = 'auto' is searched by the classifier alone: give a number")
+            return found
         if self.rho_values:
             return schedules.steps(at.time, at.epochs, self.rho_milestones, self.rho_values)
         if self.rho_last is not None:

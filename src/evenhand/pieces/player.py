@@ -77,13 +77,16 @@ class Player:
         self._joint = False
 
     @contextmanager
-    def ascent(self) -> Iterator[None]:
-        """Inside, the weights stand at the worst point of the SAM ball; the joint gradient gives the direction."""
+    def ascent(self) -> Iterator[Tensor]:
+        """Inside, the weights stand at the worst point of the SAM ball; the joint gradient gives the direction.
+
+        Yields that gradient's norm, free of the loss scale; 0 where float16 overflowed and the step will be skipped.
+        """
         if not isinstance(self.optimizer, SAM):
             raise TypeError(f"ascent needs a SAM optimiser, got {type(self.optimizer).__name__}")
         self._join()
-        with self.optimizer.ascent(self.net if self.freeze_bn else None):
-            yield
+        with self.optimizer.ascent(self.net if self.freeze_bn else None) as length:
+            yield (length / self.scaler.scale(torch.ones_like(length))).nan_to_num(0.0, 0.0)
 
     def step(self) -> None:
         """Average over processes, unscale, clip, step, forget the gradients, move the average."""

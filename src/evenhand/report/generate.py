@@ -170,7 +170,9 @@ def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Ma
     text = Markup()
     if panels:
         compared = (
-            "Compared with the validation split, where there is one." if "FID" in panels else "No validation split."
+            "Compared with the validation split, where there is one."
+            if "FID" in panels
+            else "No validation split: variety is beside training images."
         )
         text += parts.figure(plots.plot_curves(panels, colours, "step"), f"{compared} {REPEATED}")
     for said, lines in traced.items():

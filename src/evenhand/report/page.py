@@ -17,7 +17,7 @@ from evenhand.report.markup import joined, parts
 from evenhand.report.reading import load_run
 from evenhand.report.records import RunGroup, RunRecord, by_task, group_runs
 from evenhand.report.tables import Cell, Table, difference_table, notes, runs_table, summary_table
-from evenhand.report.verdict import cautions, verdict
+from evenhand.report.verdict import cautions, tested_on, verdict
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -69,6 +69,7 @@ def _summary(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
         if len(runs) > len(same):
             text += parts.fold("Every run on its own", parts.table(runs_table(runs)))
         told += notes(same)
+        told += filter(None, [tested_on(same)[1]])
     return text + joined(map(parts.note, dict.fromkeys(told)))
 
 

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from markupsafe import Markup
 
 from evenhand.report.markup import parts
-from evenhand.report.records import RunGroup, by_task
+from evenhand.report.records import RunGroup, RunRecord, by_task
 from evenhand.report.tables import said
 from evenhand.tasks import Task
 from evenhand.tasks.metric import Metric
@@ -48,6 +48,28 @@ def task_cautions(groups: Sequence[RunGroup]) -> list[str]:
     return [said for task, same in tasks.items() for said in task.sections().cautions(same)]
 
 
+def tested_on(groups: Sequence[RunGroup]) -> tuple[str, str]:
+    """What is wrong with the data that the runs were tested on, and what is only to be known; empty if nothing.
+
+    Seeds that split the data anew are no fault as long as every group has the same splits.
+    """
+    by_group = [{(str(r.split_seed), d) for r in g.measured if (d := _test_digest(r))} for g in groups]
+    known = [pairs for pairs in by_group if pairs]
+    pairs = {pair for of_group in known for pair in of_group}
+    if len({digest for _, digest in pairs}) < 2:
+        return "", ""
+    if len({split for split, _ in pairs}) < len(pairs):  # one split, two contents
+        return "The runs were tested on different data (see the digests below).", ""
+    if any(of_group != pairs for of_group in known):
+        return "The runs were tested on different splits of the data (data.split_seed): compare those of the same.", ""
+    return "", "Each seed splits the data anew (data.split_seed): test samples vary with it, and the spread is of both."
+
+
+def _test_digest(record: RunRecord) -> str | None:
+    found: str | None = record.streams.get("test", {}).get("digest")
+    return found
+
+
 def cautions(groups: Sequence[RunGroup]) -> Markup:
     """What a reader must know before comparing the numbers."""
     measured = [g for g in groups if g.measured]
@@ -60,9 +82,7 @@ def cautions(groups: Sequence[RunGroup]) -> Markup:
         if apart:
             keys = ", ".join(apart).replace("_", " ")
             found.append(f"The runs differ in {keys}: their numbers cannot be compared.")
-        tests = (r.streams.get("test", {}).get("digest") for g in same for r in g.measured)
-        if len({*tests} - {None}) > 1:
-            found.append("The runs were tested on different data (see the digests below).")
+        found += filter(None, [tested_on(same)[0]])
     found += task_cautions(groups)
     oracles = [g.name for g in groups if g.oracle]
     return parts.cautions(oracles, found) if oracles or found else Markup()

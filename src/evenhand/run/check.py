@@ -19,6 +19,7 @@ from evenhand.run.opening import build_method, check_needs, read_data
 from evenhand.run.recipe import Recipe
 from evenhand.run.selection import check_selection
 from evenhand.run.training import check_method
+from evenhand.settings import Settings
 
 WARM, TIMED = 2, 4
 PATIENCE = 20.0  # seconds after which fewer steps must do
@@ -36,8 +37,8 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     _print_problems(problems, say)
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
+    check_method(recipe, data)
     if recipe.needs:
-        check_method(recipe, data)
         named = ", ".join(f"{name} = {need.recipe}" for name, need in recipe.needs.items())
         say.print(f"needs: {named} (not estimated)", highlight=False)
         return problems
@@ -54,12 +55,19 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
 
 def _without_searches(recipe: Recipe, say: Console) -> Recipe:
     """A check does not train, so what a method would find by short trainings has its default here."""
-    settings: Any = recipe.method
-    fields = type(settings).model_fields.items()
-    defaults = {key: field.default for key, field in fields if getattr(settings, key) == "auto"}
-    for key in defaults:
-        say.print(f"method.{key} = 'auto' takes short trainings at the start (not estimated)", highlight=False)
-    return recipe.model_copy(update={"method": settings.model_copy(update=defaults)})
+
+    def plain(table: Any, where: str) -> Any:
+        changed: dict[str, Any] = {}
+        for key, field in type(table).model_fields.items():
+            value = getattr(table, key)
+            if isinstance(value, Settings):
+                changed[key] = plain(value, f"{where}.{key}")
+            elif value == "auto":
+                say.print(f"{where}.{key} = 'auto' takes short trainings at the start (not estimated)", highlight=False)
+                changed[key] = field.default
+        return table.model_copy(update=changed)
+
+    return recipe.model_copy(update={"method": plain(recipe.method, "method")})
 
 
 def time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from evenhand.errors import UserError
 from evenhand.settings import WITHOUT_EFFECT
+
+SLIP = 1e9  # bounds beyond it only catch slips of the pen
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -123,5 +127,30 @@ def _explain(table: BaseModel, name: str) -> str:
             inner += f"\n# {path}: {field.description}\n" + to_toml({path: tree}) if value else ""
         else:
             line = f"# {key} = " if value is None else f"{key} = {literal(value)}"
-            text += f"{line:<32}  # {field.description}\n" if field.description else f"{line}\n"
+            about = "see evenhand list methods" if path == "method.name" else field.description
+            said = "; ".join(part for part in (about, choices(field)) if part)
+            text += f"{line:<32}  # {said}\n" if said else f"{line}\n"
     return text + inner
+
+
+def choices(field: FieldInfo) -> str:
+    """What a key may be: the words there are, or the bounds of a number; the free ones say it in their description."""
+    words, told = _words(field.annotation), set(re.split(r"[\s,:;()]+", field.description or ""))
+    said = [f"one of {', '.join(words)}"] if len(words) > 1 and not set(words) <= told else []
+    bounds = [bound for entry in field.metadata for bound in _bounds(entry)]
+    return "; ".join(said + ([" and ".join(bounds)] if bounds else []))
+
+
+def _words(annotation: Any) -> list[str]:
+    """The literals inside a type."""
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _words(part)]
+
+
+def _bounds(entry: Any) -> Iterator[str]:
+    signs = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    for key, sign in signs.items():
+        bound = getattr(entry, key, None)
+        if bound is not None and abs(bound) < SLIP:
+            yield f"{sign} {bound:g}"

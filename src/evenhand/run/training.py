@@ -22,15 +22,16 @@ from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.tables import differences
 
 
-def train(recipe: Recipe, *, smoke: bool = False) -> Path:
+def train(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> Path:
     """Train a recipe, after the runs it needs, and measure it on the test split; returns the run's folder.
 
-    ``smoke`` cuts the needed runs down as their own [smoke] tables say.
+    ``smoke`` cuts the needed runs down as their own [smoke] tables say. ``data`` are those of a program, in place of
+    the ones that the recipe names.
     """
     folder = Path(recipe.run.folder)
     parallel.start(parallel.local_device(recipe.run.device), recipe.run.batchnorm)
     with locks.held(folder, wait=False):
-        model, data, method = fit_recipe(recipe, smoke=smoke)
+        model, data, method = fit_recipe(recipe, smoke=smoke, data=data)
         if is_complete(folder) and final_split(data) in data.streams:
             content = checkpoint.load(folder / chosen(recipe))
             method.load_state(content["method"])
@@ -40,10 +41,10 @@ def train(recipe: Recipe, *, smoke: bool = False) -> Path:
     return folder
 
 
-def fit_recipe(recipe: Recipe, *, smoke: bool = False) -> tuple[Model, Data, Method]:
+def fit_recipe(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> tuple[Model, Data, Method]:
     """Data and method of a recipe, fitted into the run's folder, which then opens as a model."""
     model = _earlier(recipe)
-    data = read_data(recipe, model)
+    data = read_data(recipe, model) if data is None else data
     method = prepare_method(recipe, data, parallel.local_device(recipe.run.device), smoke=smoke)
     if model is not None:
         check_streams(Path(recipe.run.folder), data.streams)

@@ -56,11 +56,12 @@ class Generate(Task):
         return method.judge.table(images, labels, stream, method.data.groups, batch=batch) | method.details()
 
     def watch(self, method: Drawer, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
-        """Without validation: the shares of the classes drawn, and what the method says of itself."""
+        """Without validation: shares and variety of the classes drawn, and what the method says of itself."""
         if "val" in streams or method.judge.annotator is None:
             return {}
-        images, _ = method.exhibit(method.judge.settings.judge_samples, "judge")
-        return {"traces": method.judge.shares(images, batch=batch) | method.traces()}
+        images, labels = method.exhibit(method.judge.settings.judge_samples, "judge")
+        found = method.judge.watch(images, labels, streams["labelled"], batch=batch)
+        return {"traces": found | method.traces()}
 
     def finish(self, method: Drawer, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         """Real and drawn images side by side, as ``sheet.png``."""

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -169,29 +169,44 @@ def read_emoji(*folders: Path, at_least: int = 10, side: int = 64) -> Parsed:
     one emoji stay together.
     """
     *drawn, table, rasteriser = folders
-    entries = json.loads(next(table.rglob("emoji.json")).read_bytes())
-    codes = ((entry.get(key), entry["subcategory"]) for entry in entries for key in ("unified", "non_qualified"))
-    subgroup = {code.lower(): name for code, name in codes if code}
-    icons, found = {}, []
-    for style, folder in zip(STYLES, drawn, strict=True):
-        characters = json.loads(next(folder.rglob("chars.json")).read_bytes())
-        icons[style] = json.loads(next(folder.rglob("icons.json")).read_bytes())
-        named = {name: subgroup[code] for code, name in characters.items() if code in subgroup}
-        found.append({name: group for name, group in named.items() if name in icons[style]["icons"]})
-    common = {name: group for name, group in found[0].items() if all(name in other for other in found)}
-    classes = tuple(sorted(group for group, size in Counter(common.values()).items() if size >= at_least))
-    names = sorted(name for name, group in common.items() if group in classes)
-    labels = np.array([classes.index(common[name]) for name in names])
-    emoji = np.array([_without_sex(name) for name in names])
-    test = held_out_groups(labels.tolist(), emoji.tolist(), 0.4, seed=0)
-    val = np.zeros_like(test)
-    val[~test] = held_out_groups(labels[~test].tolist(), emoji[~test].tolist(), 1 / 6, seed=1)
+    icons = {
+        style: json.loads(next(f.rglob("icons.json")).read_bytes()) for style, f in zip(STYLES, drawn, strict=True)
+    }
+    classes, names, labels = common_emoji(icons, drawn, table, at_least)
+    test, val = split_emoji(labels, names, seed=0)
     resvg = _imported("resvg_py", rasteriser)
     parts: dict[str, Split] = {}
     for style in STYLES:
         images = np.stack([_raster(resvg, _svg(icons[style], name, side), side) for name in names])
         parts |= {f"{style}/{split}": part for split, part in _by_mask(images, labels, test, val).items()}
     return classes, parts
+
+
+def common_emoji(
+    icons: dict[str, Any], drawn: Sequence[Path], table: Path, at_least: int
+) -> tuple[tuple[str, ...], list[str], np.ndarray]:
+    """Classes, names of the emoji that every style has, and the class of each."""
+    entries = json.loads(next(table.rglob("emoji.json")).read_bytes())
+    codes = ((entry.get(key), entry["subcategory"]) for entry in entries for key in ("unified", "non_qualified"))
+    subgroup = {code.lower(): name for code, name in codes if code}
+    found = []
+    for style, folder in zip(icons, drawn, strict=True):
+        characters = json.loads(next(folder.rglob("chars.json")).read_bytes())
+        named = {name: subgroup[code] for code, name in characters.items() if code in subgroup}
+        found.append({name: group for name, group in named.items() if name in icons[style]["icons"]})
+    common = {name: group for name, group in found[0].items() if all(name in other for other in found)}
+    classes = tuple(sorted(group for group, size in Counter(common.values()).items() if size >= at_least))
+    names = sorted(name for name, group in common.items() if group in classes)
+    return classes, names, np.array([classes.index(common[name]) for name in names])
+
+
+def split_emoji(labels: np.ndarray, names: Sequence[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of test and validation; seed 0 is the built-in split."""
+    emoji = np.array([_without_sex(name) for name in names])
+    test = held_out_groups(labels.tolist(), emoji.tolist(), 0.4, seed=2 * seed)
+    val = np.zeros_like(test)
+    val[~test] = held_out_groups(labels[~test].tolist(), emoji[~test].tolist(), 1 / 6, seed=2 * seed + 1)
+    return test, val
 
 
 def _without_sex(name: str) -> str:

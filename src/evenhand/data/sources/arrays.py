@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.sources.paths import natural
 from evenhand.data.sources.source import Memory
 from evenhand.data.stream import Stream, Streams
-from evenhand.errors import UserError
+from evenhand.errors import UserError, did_you_mean
 
 SKIPPED = 1000  # class numbers without a sample that any data may have; ten for each sample besides
 
@@ -68,7 +69,11 @@ def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence
         name: as_vectors(x, f"{where}, {name}") if _is_vectors(x) else as_images(x, f"{where}, {name}")
         for name, (x, _) in pairs.items()
     }
-    labels = {name: as_labels(y, f"{where}, {name}: labels") for name, (_, y) in pairs.items() if y is not None}
+    given = {name: np.asarray(y) for name, (_, y) in pairs.items() if y is not None}
+    if any(y.dtype.kind in "US" for y in given.values()):
+        labels, classes = _named_labels(given, classes, where)
+    else:
+        labels = {name: as_labels(y, f"{where}, {name}: labels") for name, y in given.items()}
     try:
         names = class_names(classes, labels.values())
         return {
@@ -77,6 +82,23 @@ def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence
         }
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _named_labels(
+    given: Mapping[str, np.ndarray], classes: Sequence[str] | None, where: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Labels that are words as numbers, and the classes: those given, or all there are in natural order."""
+    words: dict[str, list[str]] = {}
+    for name, y in given.items():
+        if y.dtype.kind not in "US" or y.ndim == 0 or y.size != len(y):
+            raise UserError(f"{where}, {name}: labels are {y.dtype} {y.shape}; give words (N,) or numbers everywhere")
+        words[name] = [word.decode() if isinstance(word, bytes) else word for word in y.reshape(-1).tolist()]
+    known = list(classes or sorted({word for part in words.values() for word in part}, key=natural))
+    number = {word: k for k, word in enumerate(known)}
+    for name, part in words.items():
+        if odd := next((word for word in part if word not in number), None):
+            raise UserError(f"{where}, {name}: label '{odd}' is not among the classes; {did_you_mean(odd, known)}")
+    return {name: torch.tensor([number[word] for word in part]) for name, part in words.items()}, known
 
 
 def _is_vectors(array: np.ndarray) -> bool:

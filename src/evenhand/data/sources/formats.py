@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +22,9 @@ from evenhand.data.sources.paths import (
     read_text,
     relative_names,
 )
-from evenhand.data.sources.texts import is_table_of_texts, read_texts
+from evenhand.data.sources.rows import TABLES, Columns, header_of, rows_of
+from evenhand.data.sources.tables import is_table_of_numbers, read_table
+from evenhand.data.sources.texts import PLAIN, is_table_of_texts, read_texts
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 
@@ -35,6 +35,7 @@ Rows = list[tuple[Path, str | None]]  # a file and the name of its class
 def read(
     path: str | Path,
     *,
+    columns: Columns = PLAIN,
     size: int | None = None,
     mode: str = "RGB",
     skip_unreadable: bool = False,
@@ -47,7 +48,8 @@ def read(
 ) -> Streams:
     """Streams from class, split or domain folders, a CSV, an ``.npz``, or CIFAR's, MNIST's or LSUN's own files.
 
-    A CSV with a column ``text`` and a ``.jsonl`` hold texts: see ``data.text``.
+    A CSV or TSV with a column ``text`` and a ``.jsonl`` hold texts, one of numbers and ``label`` vectors; ``columns``
+    names them otherwise.
 
     ``<class>/*`` gives the key "all"; ``train|val|test/<class>/*`` and ``unlabelled/*`` the splits;
     ``<domain>/<class>/*`` the domains; a CSV ``path,label,domain,split`` splits, domains or "domain/split".
@@ -63,6 +65,8 @@ def read(
     """
     place, kind = existing(path), Path(path).suffix.lower()
     given = None if isinstance(classes, str) else classes
+    columns.check("" if place.is_dir() else kind, str(path))
+    content = read_text(place) if place.is_file() and kind in (*TABLES, ".jsonl") else ""
     if place.is_dir():
         if databases.databases_in(place):
             if skip_unreadable:
@@ -72,14 +76,16 @@ def read(
         if benchmark is not None:
             return benchmark
         table, by_domain = _from_folder(place, empty)
-    elif kind == ".jsonl" or (kind == ".csv" and is_table_of_texts(read_text(place))):
-        return read_texts(place, read_text(place))
-    elif kind == ".csv":
-        table, by_domain = _from_csv(place)
+    elif kind in TABLES and is_table_of_numbers(place, content, columns):
+        return read_table(place, content, columns)
+    elif kind == ".jsonl" or (kind in TABLES and is_table_of_texts(place, content, columns)):
+        return read_texts(place, content, columns)
+    elif kind in TABLES:
+        table, by_domain = _from_csv(place, content, columns)
     elif kind == ".npz":
         return published.read_npz(place, given)
     else:
-        raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .jsonl or an .npz")
+        raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .tsv, a .jsonl or an .npz")
     names, root = _agree(table, by_domain, classes), place if place.is_dir() else place.parent
     _refuse_twice(table)
     number = {name: index for index, name in enumerate(names)}
@@ -150,39 +156,33 @@ def _classes(folder: Path, empty: list[str] | None = None) -> Rows:
     return rows
 
 
-def _from_csv(path: Path) -> tuple[dict[str, Rows], bool]:
-    with io.StringIO(read_text(path), newline="") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        columns = list(reader.fieldnames or ())
-        for column in ("path", "label"):
-            if column not in columns:
-                raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, columns)}")
-        optional = [column for column in ("domain", "split") if column not in columns]
-        for column in columns:  # a misspelt optional column would silently merge the splits
-            hint = did_you_mean(column, optional)
-            if column not in ("path", "label") and hint.startswith("did"):
-                raise UserError(f"'{path}' has an unknown column '{column}'; {hint}")
-        table: dict[str, Rows] = {}
-        for row in reader:
-            where = f"'{path}' line {reader.line_num}"
-            if None in row:
-                raise UserError(f"{where} has more cells than the header; quote paths that contain commas")
-            cells = {column: (row[column] or "").strip() for column in columns if column}
-            for column in {"path", "domain", "split"} & set(columns):
-                if not cells[column]:
-                    raise UserError(f"{where} has no {column}; fill it in")
-            split = cells.get("split")
-            if split is not None and split not in SPLITS:
-                raise UserError(f"{where}: split '{split}' is unknown; {did_you_mean(split, SPLITS)}")
-            key = "/".join(part for part in (cells.get("domain"), split) if part) or "all"
-            label = None if split == "unlabelled" else cells["label"] or None
-            rows = table.setdefault(key, [])
-            if rows and (rows[0][1] is None) != (label is None):
-                raise UserError(f"{where}: '{key}' mixes rows with and without label; use split 'unlabelled'")
-            rows.append((path.parent / cells["path"], label))
+def _from_csv(path: Path, content: str, columns: Columns) -> tuple[dict[str, Rows], bool]:
+    header = columns.renamed(header_of(path, content), f"'{path}'")
+    for column in ("path", "label"):
+        if column not in header:
+            raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, header)}")
+    optional = [column for column in ("domain", "split") if column not in header]
+    for column in header:  # a misspelt optional column would silently merge the splits
+        hint = did_you_mean(column, optional)
+        if column not in ("path", "label") and hint.startswith("did"):
+            raise UserError(f"'{path}' has an unknown column '{column}'; {hint}")
+    table: dict[str, Rows] = {}
+    for where, cells in rows_of(path, content, columns, quote="paths"):
+        for column in {"path", "domain"} & set(header):
+            if not cells[column]:
+                raise UserError(f"{where} has no {column}; fill it in")
+        split = cells.get("split")
+        if split is not None and split not in SPLITS:
+            raise UserError(f"{where}: split '{split}' is unknown; {did_you_mean(split, SPLITS)}")
+        key = "/".join(part for part in (cells.get("domain"), split) if part) or "all"
+        label = None if split == "unlabelled" else cells["label"] or None
+        rows = table.setdefault(key, [])
+        if rows and (rows[0][1] is None) != (label is None):
+            raise UserError(f"{where}: '{key}' mixes rows with and without label; use split 'unlabelled'")
+        rows.append((path.parent / cells["path"], label))
     if not table:
         raise UserError(f"'{path}' has a header but no rows; add some")
-    return table, "domain" in columns
+    return table, "domain" in header
 
 
 def _refuse_twice(table: dict[str, Rows]) -> None:

@@ -6,8 +6,6 @@ same text translated to another language and back. A row without a label is unla
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.sources.paths import SPLITS, natural
+from evenhand.data.sources.rows import Columns, Row, by_split, header_of, name_of, rows_of
 from evenhand.data.sources.source import Kind, Source
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 
 OPTIONAL = ("split", "back_translation")
+PLAIN = Columns()
 
 
 class Texts(Source):
@@ -71,27 +70,17 @@ def unpack(content: Tensor, ends: Tensor) -> list[str]:
     return [whole[start:stop].decode() for start, stop in zip([0, *stops], stops, strict=False)]
 
 
-def read_texts(path: Path, content: str) -> Streams:
+def read_texts(path: Path, content: str, columns: Columns = PLAIN) -> Streams:
     """Streams by split, or "all" (and "unlabelled") without one; classes in natural order of the labels."""
-    rows = list(_json_lines(path, content) if path.suffix.lower() == ".jsonl" else _csv_lines(path, content))
+    rows = list(
+        _json_lines(path, content, columns) if path.suffix.lower() == ".jsonl" else _csv_lines(path, content, columns)
+    )
     if not rows:
         raise UserError(f"'{path}' has no rows; add lines with text and label")
-    parts: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for where, row in rows:
         if not row["text"]:
             raise UserError(f"{where} has no text; fill it in or remove the line")
-        split = row.get("split", "all")
-        if split not in (*SPLITS, "all"):
-            raise UserError(f"{where}: split '{split}' is unknown; {did_you_mean(split, SPLITS)}")
-        if not row["label"] and split in ("val", "test"):
-            raise UserError(f"{where} is in split '{split}' but has no label; fill it in")
-        parts.setdefault(split if row["label"] else "unlabelled", []).append((where, row))
-    known = {row["label"] for split in ("train", "all") for _, row in parts.get(split, [])}
-    for split in ("val", "test"):
-        for where, row in parts.get(split, []):
-            if row["label"] not in known:
-                raise UserError(f"{where}: no training text has label '{row['label']}'; {_few(row['label'], known)}")
-    classes = tuple(sorted(known, key=natural))
+    parts, classes = by_split(rows, "text")
     number = {name: k for k, name in enumerate(classes)}
     translated = any(row.get("back_translation") for _, row in rows)
     streams = {}
@@ -99,43 +88,25 @@ def read_texts(path: Path, content: str) -> Streams:
         source = Texts(
             [row["text"] for _, row in lines],
             [row.get("back_translation", "") for _, row in lines] if translated else None,
-            [f"{path.name}:{where.rpartition(' ')[2]}" for where, _ in lines],
+            [name_of(path, where) for where, _ in lines],
         )
         labels = None if split == "unlabelled" else torch.tensor([number[row["label"]] for _, row in lines])
         streams[split] = Stream(source, labels, classes, split)
     return streams
 
 
-def is_table_of_texts(content: str) -> bool:
-    """Whether a CSV's header names texts rather than image files."""
-    header = next(csv.reader(io.StringIO(content, newline=""), skipinitialspace=True), [])
-    return "text" in header and "path" not in header
+def is_table_of_texts(path: Path, content: str, columns: Columns = PLAIN) -> bool:
+    """Whether a table's header names texts rather than image files."""
+    header = header_of(path, content)
+    return columns.text != "text" or ("text" in header and "path" not in header)
 
 
-Row = tuple[str, dict[str, str]]  # where it stands, and its cells
+def _csv_lines(path: Path, content: str, columns: Columns) -> Iterator[Row]:
+    _check_columns(columns.renamed(header_of(path, content), f"'{path}'"), f"'{path}'")
+    yield from rows_of(path, content, columns, quote="texts")
 
 
-def _csv_lines(path: Path, content: str) -> Iterator[Row]:
-    csv.field_size_limit(len(content) + 1)  # the default refuses long texts
-    reader = csv.DictReader(io.StringIO(content, newline=""), skipinitialspace=True)
-    columns = [column for column in reader.fieldnames or () if column]
-    _check_columns(columns, f"'{path}'")
-    try:
-        for row in reader:
-            where = f"'{path}' line {reader.line_num}"
-            if None in row:
-                raise UserError(f"{where} has more cells than the header; quote texts that contain commas")
-            cells = {column: (row[column] or "").strip() for column in columns}
-            if "split" in columns and not cells["split"]:
-                raise UserError(f"{where} has no split; fill it in")
-            yield where, cells
-    except csv.Error as error:
-        raise UserError(
-            f"'{path}' line {reader.line_num + 1} is not CSV ({error}); quote texts and save again"
-        ) from error
-
-
-def _json_lines(path: Path, content: str) -> Iterator[Row]:
+def _json_lines(path: Path, content: str, columns: Columns) -> Iterator[Row]:
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
@@ -146,7 +117,9 @@ def _json_lines(path: Path, content: str) -> Iterator[Row]:
             raise UserError(f"{where} is not JSON ({error.msg}); write one object in each line") from error
         if not isinstance(row, Mapping):
             raise UserError(f"{where} is a {type(row).__name__}; write an object with text and label")
-        _check_columns([*row, *({"label"} - row.keys())], where)  # no label: unlabelled
+        there = [*row, *({columns.label} - row.keys())]  # no label: unlabelled
+        row = dict(zip(columns.renamed(there, where), [*row.values(), None], strict=False))
+        _check_columns(row, where)
         yield where, {key: _cell(row.get(key), key, where) for key in ("text", "label", *OPTIONAL) if _there(row, key)}
 
 
@@ -172,8 +145,3 @@ def _check_columns(columns: Iterable[str], where: str) -> None:
         hint = did_you_mean(column, missing)
         if column not in ("text", "label") and hint.startswith("did"):
             raise UserError(f"{where} has an unknown column '{column}'; {hint}")
-
-
-def _few(wrong: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(wrong, known)
-    return hint if len(hint) < 200 else "correct it, or add training texts of that label"

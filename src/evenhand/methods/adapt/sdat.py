@@ -7,34 +7,24 @@ whatever else is not adversarial. It wraps every method of adversarial.py, for o
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 
 from evenhand import parallel
-from evenhand.data.loader import Batch, Loader
+from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
 from evenhand.methods.adapt.adversarial import DomainAdversarial, Scalars
 from evenhand.methods.adapt.tables import AdaptTable
-from evenhand.methods.protocol import Progress
-from evenhand.pieces.radius import pick_rho
+from evenhand.methods.probing import Auto, search_rho
+from evenhand.methods.protocol import Progress, Recogniser
+from evenhand.pieces.norms import global_norm
 from evenhand.pieces.sam import SAM, relative_radius
-from evenhand.randomness import mix
-from evenhand.settings import Settings
-
-
-class Auto(Settings):
-    """How ``rho = "auto"`` picks the radius: short trainings on the source, judged on its validation."""
-
-    steps: int = Field(200, gt=0, description="of each training")
-    shares: list[float] = Field(
-        [5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2], description="radii to try, as shares of the weight norm, rising"
-    )
-    tolerance: float = Field(0.02, ge=0, description="accuracy that the radius may cost")
 
 
 class SDATTable(AdaptTable):
@@ -70,9 +60,12 @@ class SDAT(DomainAdversarial):
         self.rho = None if settings.rho == "auto" else settings.rho
         self.sam = SAM(self.player.optimizer)
 
+    @staticmethod
+    def check(settings: SDATTable, data: Data, given: Collection[str]) -> None:  # noqa: ARG004
+        _need_validation(settings, data.streams)
+
     def feeds(self, streams: Streams) -> dict[str, Any]:
-        if self.settings.rho == "auto" and "val" not in streams:
-            raise UserError("rho = 'auto' needs validation of the source: set data.val_share above 0")
+        _need_validation(self.settings, streams)
         return super().feeds(streams)
 
     def refresh(self, at: Progress, streams: Streams) -> None:
@@ -92,14 +85,17 @@ class SDAT(DomainAdversarial):
         _, logits = self.forward(x)
         self.player.backward(self.task_loss(x, logits, y)[0])  # the discriminator is not even run
         parallel.average_gradients(self.player.parameters)
-        with self.sam.ascent(self.still):  # the weights stand at theta + rho g / |g|
+        with self.sam.ascent(self.still) as length:  # the weights stand at theta + rho g / |g|
             features, logits = self.forward(x)
             task, said = self.task_loss(x, logits, y)
             adversarial, heard = self.adversarial_loss(features, logits, len(y))
             loss = task + self.settings.trade_off * adversarial
             self.player.backward(loss, last=True)
+        norm = global_norm(p.detach() for p in self.player.parameters)
         self.step()
-        return {"loss": loss.detach(), **said, **heard, **self.picked()}
+        return {
+            "loss": loss.detach(), **said, **heard, "gradient_norm": length, "weight_norm": norm, **self.picked(),
+        }  # fmt: skip
 
     @property
     def still(self) -> torch.nn.Module | None:
@@ -117,22 +113,25 @@ class SDAT(DomainAdversarial):
         self.rho = state["rho"]
 
 
+def _need_validation(settings: SDATTable, streams: Streams) -> None:
+    if settings.rho == "auto" and "val" not in streams:
+        raise UserError("rho = 'auto' needs validation of the source: set data.val_share above 0")
+
+
 def find_rho(method: SDAT, streams: Streams) -> float:
     """``pick_rho`` from the method's present weights, on source images alone; a function of weights, data and seed."""
-    s, seed = method.settings, mix(method.seed, "rho")
+    s = method.settings
     alone = {"adversary": "none", "mcc": 0.0, "map_size": 0, "entropy": False, "average_every": 0}
     tree = {key: getattr(s, key) for key in SDATTable.model_fields}
     norm = float(relative_radius(method.net.parameters(), 1.0))
 
-    def accuracy(rho: float) -> float:
-        probe = SDAT(SDATSettings(**{**tree, **alone, "rho": rho}), method.data, seed=seed, device=method.device)
-        probe.net.load_state_dict(method.net.state_dict())
-        loader = Loader(streams, probe.feeds(streams)["source"], seed=seed, device=method.device)
-        for step, batch in enumerate(loader.iterate(0, s.auto.steps)):
-            probe.schedule(Progress(step, s.auto.steps, s.auto.steps))
-            probe.update({"source": batch})
-        return float(evaluate(probe.predict, streams["val"]).confusion.trace())
+    def probe(rho: float, seed: int) -> SDAT:
+        return SDAT(SDATSettings(**{**tree, **alone, "rho": rho}), method.data, seed=seed, device=method.device)
 
-    with torch.random.fork_rng(devices=[method.device] if method.device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        return pick_rho(accuracy, [share * norm for share in s.auto.shares], tolerance=s.auto.tolerance)
+    def accuracy(one: Recogniser) -> float:
+        return float(evaluate(one.predict, streams["val"]).confusion.trace())
+
+    def clock(step: int) -> Progress:
+        return Progress(step, s.auto.steps, s.auto.steps)
+
+    return search_rho(method, s.auto, probe, accuracy, streams, clock, norm)

@@ -19,6 +19,7 @@ from evenhand.data.prepared import Data
 from evenhand.methods.adapt.adversarial import Scalars
 from evenhand.methods.adapt.sdat import SDAT, SDATTable
 from evenhand.methods.protocol import Progress
+from evenhand.pieces.norms import global_norm
 from evenhand.pieces.sam import SAM
 
 
@@ -83,7 +84,7 @@ class SDATAblation(SDAT):
             adversarial, heard = self.adversarial_loss(features, logits, len(y))
             held = self._gradient(s.trade_off * adversarial)
         self.player.backward(self._climbed(task, features, logits, len(y)))
-        with self._ascent():
+        with self._ascent() as norms:
             if s.smooth != "adversary":  # else theta is where it was
                 features, logits = self.forward(x)
                 task, said = self.task_loss(x, logits, y)
@@ -94,7 +95,7 @@ class SDATAblation(SDAT):
         for p, gradient in held:
             p.grad = gradient if p.grad is None else p.grad + gradient
         self.step()
-        return {"loss": loss.detach(), **said, **heard, **self.picked()}
+        return {"loss": loss.detach(), **said, **heard, **norms, **self.picked()}
 
     def _climbed(self, task: Tensor, features: Tensor, logits: Tensor, n: int) -> Tensor:
         """The loss along whose gradient the weights are perturbed."""
@@ -107,12 +108,14 @@ class SDATAblation(SDAT):
         return adversarial if s.smooth == "adversary" else task + adversarial
 
     @contextmanager
-    def _ascent(self) -> Iterator[None]:
+    def _ascent(self) -> Iterator[Scalars]:
+        """All climbers at their worst weights; yields the norms of the first."""
+        norm, lengths = global_norm(p.detach() for p in self.climbers[0][1].parameters()), []
         with ExitStack() as stack:
             for sam, net in self.climbers:
                 parallel.average_gradients(net.parameters())
-                stack.enter_context(sam.ascent(net if self.settings.optim.freeze_bn else None))
-            yield
+                lengths.append(stack.enter_context(sam.ascent(net if self.settings.optim.freeze_bn else None)))
+            yield {"gradient_norm": lengths[0], "weight_norm": norm}
 
     def _gradient(self, loss: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
         """Of a loss at the weights as they are, for both players; its graph stays."""

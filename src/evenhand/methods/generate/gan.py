@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, needed
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
 from evenhand.measure.judging import Judge
@@ -70,7 +70,7 @@ class GAN(Drawer):
         self.noise, self.shake = dice(seed), dice(seed)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        s, count, view = self.settings, len(streams["labelled"]), self.data.train_view
+        s, count, view = self.settings, len(needed(streams, "labelled")), self.data.train_view
         if count < s.d_steps:
             raise UserError(f"{count} training images are too few for method.d_steps = {s.d_steps}; lower it")
         half = (0.5,) * self.data.inputs

@@ -8,7 +8,7 @@ method is ``loss`` in {ce, ldam, vs}, ``weighting = "drw"`` (none for vs) and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -21,15 +21,19 @@ from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
 from evenhand.data.samplers import sample_weights
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, needed
+from evenhand.errors import UserError
+from evenhand.measure.classification import evaluate
 from evenhand.methods.common import Net, Optim
+from evenhand.methods.probing import Auto, search_rho
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets import HeadKind
 from evenhand.pieces import losses
 from evenhand.pieces.mixing import mixup
+from evenhand.pieces.norms import global_norm
 from evenhand.pieces.perturbed import LPFSGD
 from evenhand.pieces.player import Player
-from evenhand.pieces.sam import SAM
+from evenhand.pieces.sam import SAM, relative_radius
 from evenhand.pieces.schedules import milestone
 from evenhand.randomness import dice
 from evenhand.settings import Settings
@@ -44,6 +48,7 @@ class ClassifierSettings(Settings):
     batch: int = Field(128, gt=0, description="images per step, over all processes")
     net: Net = Net()
     optim: Optim = Optim()
+    auto: Auto = Auto()
     loss: Literal["ce", "focal", "ldam", "vs", "la", "ib"] = "ce"
     weighting: Literal["none", "drw", "always"] = Field("none", description="by class: never, late, always")
     drw_start: float = Field(0.8, ge=0, description="epoch at which drw begins, or share of the run when below 1")
@@ -81,18 +86,28 @@ class LongTailClassifier(Recogniser):
         self.priors = self.counts / self.counts.sum()
         self.weights = torch.ones_like(self.counts)
         self.influence = False
+        self.rho: float | None = None  # what optim.rho = "auto" has found
         self.logit_scale = settings.scale if settings.loss == "ldam" else 1.0  # of cosine logits
         self.chance = dice(seed)
 
+    @staticmethod
+    def check(settings: ClassifierSettings, data: Data, given: Collection[str]) -> None:  # noqa: ARG004
+        _need_validation(settings.optim, data.streams)
+
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        labels = streams["labelled"].labels
+        _need_validation(self.settings.optim, streams)
+        labels = needed(streams, "labelled").labels
         assert labels is not None
         weights = sampling_weights(self.settings.sampling, labels, self.data.counts, self.settings.beta)
         return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}
 
+    def refresh(self, at: Progress, streams: Streams) -> None:
+        if self.rho is None and _searched(self.settings.optim):
+            self.rho = find_rho(self, at, streams)
+
     def schedule(self, at: Progress) -> None:
         s = self.settings
-        s.optim.apply(self.player, at)
+        s.optim.apply(self.player, at, self.rho)
         if s.weighting != "none":
             start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)
             self.weights = losses.deferred_weights(self.counts, at.time, start, s.beta)
@@ -104,16 +119,18 @@ class LongTailClassifier(Recogniser):
         if self.settings.mixup:
             x, target = mixup(x, target, self.settings.mixup, self.chance, len(self.counts))
         self.net.train()
+        said = {} if self.rho is None else {"rho": torch.tensor(self.rho)}
         optimizer, parts = self.player.optimizer, self.settings.optim.accumulate
         if isinstance(optimizer, LPFSGD):
             loss = self._gradient(x, target, optimizer.parts, optimizer.perturbed)
         else:
             loss = self._gradient(x, target, parts)
         if isinstance(optimizer, SAM):
-            with self.player.ascent():
+            with self.player.ascent() as length:
                 self._gradient(x, target, parts)
+            said |= {"gradient_norm": length, "weight_norm": global_norm(p.detach() for p in self.player.parameters)}
         self.player.step()
-        return {"loss": loss}
+        return {"loss": loss, **said}
 
     def _gradient(
         self, x: Tensor, target: Tensor, parts: int, around: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -160,10 +177,42 @@ class LongTailClassifier(Recogniser):
         return cross_entropy(logits.float(), target, self.weights)
 
     def state(self) -> dict[str, Any]:
-        return self.player.state()
+        return {**self.player.state(), "rho": self.rho}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.player.load_state(state)
+        self.rho = state.get("rho")  # runs older than the search have none
+
+
+def _searched(optim: Optim) -> bool:
+    return optim.name == "sam" and optim.rho == "auto"
+
+
+def _need_validation(optim: Optim, streams: Streams) -> None:
+    if _searched(optim) and "val" not in streams:
+        raise UserError("optim.rho = 'auto' needs a validation split: set data.val_per_class, or give a radius")
+
+
+def find_rho(method: LongTailClassifier, at: Progress, streams: Streams) -> float:
+    """The largest radius that validation's mean recall bears after the whole run's schedule in ``auto.steps`` steps.
+
+    A share of the weight norm with ``rho_relative``, else a length.
+    """
+    s, total = method.settings, at.total_steps
+    auto = s.auto.model_copy(update={"steps": min(s.auto.steps, total)})
+    unit = 1.0 if s.optim.rho_relative else float(relative_radius(method.player.parameters, 1.0))
+
+    def probe(rho: float, seed: int) -> LongTailClassifier:
+        tree = s.model_copy(update={"optim": s.optim.model_copy(update={"rho": rho})})
+        return LongTailClassifier(tree, method.data, seed=seed, device=method.player.device)
+
+    def recall(one: Recogniser) -> float:
+        return evaluate(one.predict, streams["val"]).scalars()["mean_recall"]
+
+    def clock(step: int) -> Progress:
+        return Progress(step * total // auto.steps, at.steps_per_epoch, total)
+
+    return search_rho(method, auto, probe, recall, streams, clock, unit)
 
 
 def sampling_weights(rule: Sampling, labels: Tensor, counts: list[int], beta: float) -> Tensor | None:

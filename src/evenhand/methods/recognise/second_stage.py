@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress, Recogniser
@@ -85,7 +85,12 @@ class SecondStage(Recogniser):
         self.player = settings.optim.player(self.net, seed=seed)
 
     def _new_head(self, head: nn.Module) -> nn.Module:
-        weight: Tensor = head.weight  # type: ignore[assignment]  # (K, d)
+        weight = getattr(head, "weight", None)  # (K, d)
+        if not isinstance(weight, Tensor):
+            raise UserError(
+                "needs.first ends in several layers, as MDD does; a second stage replaces a linear one: name a run of "
+                "another method, or one with head_hidden = 0"
+            )
         K, d = weight.shape
         if len(self.counts) != K:
             raise UserError(f"the first run knows {K} classes, the data have {len(self.counts)}; use the same data")
@@ -101,7 +106,7 @@ class SecondStage(Recogniser):
         return ScaledHead(head.requires_grad_(self.settings.rule == "mislas"), K)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        labels = streams["labelled"].labels
+        labels = needed(streams, "labelled").labels
         assert labels is not None
         weights = sampling_weights("class-balanced", labels, self.data.counts, 0.0)
         return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}

@@ -16,7 +16,7 @@ from torch import Tensor
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.methods.common import Net, Optim, Schedule, Spared
 from evenhand.methods.protocol import Recogniser
@@ -73,7 +73,9 @@ class SelfTraining(Recogniser):
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         """Draws with replacement (spec 06, training loop, step 2)."""
         s, data = self.settings, self.data
-        feeds = {"labelled": Feed("labelled", s.batch, (data.train_view,), torch.ones(len(streams["labelled"])))}
+        feeds = {
+            "labelled": Feed("labelled", s.batch, (data.train_view,), torch.ones(len(needed(streams, "labelled"))))
+        }
         if s.unlabelled_weight:
             _check_unlabelled(streams)
             views, even = (data.train_view, data.strong_view), torch.ones(len(streams["unlabelled"]))

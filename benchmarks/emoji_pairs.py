@@ -1,0 +1,145 @@
+"""SDAT on all twelve pairs of Emoji-Home, the split of emoji varied with the seed.
+
+    python benchmarks/emoji_pairs.py                    # every pair, with equal compute and SAM on the source alone
+    python benchmarks/emoji_pairs.py --study rho        # four pairs: target accuracy over the radius
+    python benchmarks/emoji_pairs.py --study noise      # four pairs: over the share of wrong source labels
+
+Frozen MobileNetV2 features, 400 steps; a run takes seconds. Seed s trains with seed s on split s. Runs are kept in
+runs/emoji-pairs; repeat the command to go on. A difference is paired: of two rows on one pair and seed. Its
+standard error is over seeds, of the means over pairs, since the pairs of one seed share their emoji.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from evenhand.data.sets.catalogue import DATASETS, load
+from evenhand.data.sets.shifted import STYLES, common_emoji, split_emoji
+from evenhand.randomness import dice
+from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.reproduce import train_all
+
+PAIRS = [*itertools.permutations(STYLES, 2)]
+CYCLE = [*zip(STYLES, (*STYLES[1:], STYLES[0]), strict=True)]
+ROWS = {
+    "source-only": ("source-only", []),
+    "source-only-sam": ("source-only-sam", []),
+    "cdan": ("cdan", []),
+    "cdan, twice the steps": ("cdan", ["run.steps=800"]),
+    "cdan-sdat": ("cdan-sdat", []),
+}
+SDAT = {f"rho {rho}": ("cdan-sdat", [f"method.rho={rho}"]) for rho in (0.02, 0.05, 0.2, 0.5)}
+
+
+def write_splits(seed: int, noise: float, out: Path) -> dict[str, Path]:
+    """A file for each style: images split by emoji, a share of the training labels replaced at random."""
+    folders = [package.folder for package in DATASETS["emoji-home"].packages]
+    icons = {s: json.loads(next(f.rglob("icons.json")).read_bytes()) for s, f in zip(STYLES, folders, strict=False)}
+    classes, names, labels = common_emoji(icons, folders[: len(STYLES)], folders[len(STYLES)], 10)
+    built_in = dict(zip(("test", "val"), split_emoji(labels, names, 0), strict=True))
+    built_in["train"] = ~(built_in["test"] | built_in["val"])
+    test, val = split_emoji(labels, names, seed)
+    streams, files = load("emoji-home"), {}
+    for style in STYLES:
+        files[style] = out / f"split-{seed}" / f"noise-{noise}" / f"{style}.npz"
+        if files[style].exists():
+            continue
+        images = np.zeros((len(names), 3, 64, 64), np.uint8)
+        for part, mask in built_in.items():
+            stream = streams[f"{style}/{part}"]
+            assert stream.labels is not None
+            assert (stream.labels.numpy() == labels[mask]).all()
+            images[mask] = stream.fetch(torch.arange(len(stream))).numpy()
+        told = labels.copy()
+        chance = np.random.default_rng(int(dice(seed, "label noise").initial_seed()) % 2**32)
+        wrong = chance.random(len(told)) < noise
+        told[wrong] = chance.integers(len(classes), size=wrong.sum())
+        kept = {"train": ~(test | val), "val": val, "test": test}
+        files[style].parent.mkdir(parents=True, exist_ok=True)
+        arrays = {f"x_{part}": images[mask].transpose(0, 2, 3, 1) for part, mask in kept.items()}
+        arrays |= {f"y_{part}": (told if part == "train" else labels)[mask] for part, mask in kept.items()}
+        np.savez(files[style], classes=np.array(classes), **arrays)
+    return files
+
+
+def recipe_for(
+    row: tuple[str, list[str]], files: dict[str, Path], pair: tuple[str, str], folder: Path, seed: int
+) -> Recipe:
+    source, target = (str(files[style]) for style in pair)
+    data = [f"data.set={json.dumps(source)}", "data.source=[]", f"data.target={json.dumps(target)}"]
+    place = [f"run.folder={json.dumps(str(folder))}", f"run.seed={seed}", "run.resume=true", "run.progress=false"]
+    return load_recipe(f"emoji-home:{row[0]}", [*data, *place, *row[1]])
+
+
+def study(given: argparse.Namespace, rows: dict[str, tuple[str, list[str]]], pairs: list, noise: float) -> dict:
+    """{row: (seeds, pairs) accuracies in %}; what is missing is trained."""
+    folders = {}
+    wanted = []
+    for seed in given.seeds:
+        files = write_splits(seed, noise, given.out / "data")
+        for pair, name in itertools.product(pairs, rows):
+            folder = given.out / f"noise-{noise}" / "-".join(pair) / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
+            folders[name, seed, pair] = folder
+            if not (folder / "measure.json").exists():
+                wanted.append(recipe_for(rows[name], files, pair, folder, seed))
+    train_all(wanted, given.jobs)
+
+    def accuracy(key: tuple) -> float:
+        return 100 * json.loads((folders[key] / "measure.json").read_text())["accuracy"]
+
+    return {n: np.array([[accuracy((n, seed, pair)) for pair in pairs] for seed in given.seeds]) for n in rows}
+
+
+def with_error(values: np.ndarray) -> str:
+    """Mean ± standard error over seeds."""
+    means = values.mean(1)
+    return f"{means.mean():.1f} ± {statistics.stdev(means) / len(means) ** 0.5:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", choices=["pairs", "rho", "noise"], default="pairs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/emoji-pairs"))
+    given = parser.parse_args()
+    given.out = given.out.resolve()
+    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seeds {given.seeds}, study {given.study}\n")
+    if given.study == "pairs":
+        found = study(given, ROWS, PAIRS, 0.0)
+        print("| pair | " + " | ".join(ROWS) + " | SDAT - CDAN |\n|:--|" + "--:|" * (len(ROWS) + 1))
+        for column, pair in enumerate(PAIRS):
+            gain = found["cdan-sdat"][:, [column]] - found["cdan"][:, [column]]
+            cells = [f"{values[:, column].mean():.1f}" for values in found.values()]
+            print(f"| {' to '.join(pair)} | " + " | ".join(cells) + f" | {with_error(gain)} |")
+        print("| all | " + " | ".join(with_error(v) for v in found.values()) + " | |\n")
+        for first, second in itertools.combinations(reversed(ROWS), 2):
+            gain = found[first] - found[second]
+            better = (gain.mean(0) > 0).sum()
+            print(f"- {first} - {second}: {with_error(gain)}; better on {better} of {len(PAIRS)} pairs")
+        return
+    if given.study == "rho":
+        rows = {"rho 0": ROWS["cdan"], **SDAT, "rho 0.1": ROWS["cdan-sdat"]}
+        rows = dict(sorted(rows.items(), key=lambda row: float(row[0].split()[1])))
+        tables = {"target accuracy": study(given, rows, CYCLE, 0.0)}
+    else:
+        rows = {name: ROWS[name] for name in ("source-only", "cdan", "cdan-sdat")}
+        tables = {f"{noise:.0%} wrong labels": study(given, rows, CYCLE, noise) for noise in (0.0, 0.2, 0.4)}
+    print("| | " + " | ".join(rows) + " |\n|:--|" + "--:|" * len(rows))
+    base = "rho 0" if given.study == "rho" else "cdan"
+    for name, found in tables.items():
+        print(f"| {name} | " + " | ".join(with_error(v) for v in found.values()) + " |")
+        print("| - " + base + " | " + " | ".join(with_error(v - found[base]) for v in found.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
