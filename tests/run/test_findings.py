@@ -235,6 +235,11 @@ def test_several_processes_would_choose_differently(photos: Path, monkeypatch: p
         choose(str(photos))
 
 
+def test_an_override_without_a_value_is_one_line(photos: Path) -> None:
+    with pytest.raises(UserError, match="method"):
+        choose(str(photos), ["method.loss"])
+
+
 def test_what_is_data_and_how_long_a_budget_is(photos: Path) -> None:
     assert is_data(str(photos))
     assert not is_data("folder")

@@ -24,6 +24,7 @@ from evenhand.run.findings import Findings, find
 from evenhand.run.looking import facts, problems
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, recipe_names
+from evenhand.run.tables import parse_override
 
 TABLES = (".csv", ".tsv", ".jsonl", ".npz")
 SIDES = (224, 160, 128, 96)
@@ -73,6 +74,8 @@ def choose(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(f"'{path}' is data: its recipe is chosen by measuring, in one process; then train the recipe")
     say = Console()
+    for text in overrides:
+        parse_override(text)  # says what is wrong with it
     own = dict(text.split("=", 1) for text in overrides)
     kind = "fine-tune" if fine_tune else "first"
     own.setdefault("run.folder", f"runs/{Path(path).resolve().stem}-{kind}-{seed}")
