@@ -199,3 +199,23 @@ def test_borders_make_no_copies(tmp_path: Path) -> None:
     assert not data.labelled.samples.decodes
     assert data.streams["test"].counts == [1, 1]
     assert len(copies(data.labelled).unique()) == len(data.labelled)
+
+
+def test_what_is_alike_but_for_its_edges_is_no_copy() -> None:
+    """A slope from black to white with grain of its own: correlated by 0.998, the edges by a half."""
+    chance = np.random.default_rng(0)
+    slope = np.broadcast_to(np.linspace(0, 255, 32, dtype=np.float32), (2, 32, 32))
+    grain = chance.normal(0, 3, (2, 32, 32)).astype(np.float32)
+    assert np.corrcoef((slope + grain).reshape(2, -1))[0, 1] > 0.9975
+    assert near_pictures(slope + grain) == []
+    assert near_pictures(slope + grain[[0, 0]] + 0.01 * grain) == [(0, 1)]
+
+
+def test_validation_shares_leave_the_same_classes_out(photos: Path) -> None:
+    for i in range(20, 26):
+        scene(i).save(photos / "ant" / f"{i}.png")
+    with pytest.warns(UserWarning, match=r"left out of the val split.*: bee"):
+        data = prepare_data(DataSettings(set=str(photos), val_share=0.3, min_per_class=9))
+    assert data.streams["test"].counts[1] > 0
+    assert data.streams["val"].counts[1] == 0
+    assert data.streams["val"].counts[0] > 0
