@@ -15,8 +15,10 @@ setup: .venv/ready
 	$(PIP) -e .
 	touch $@
 
+# torchvision alone: what it asks for would bring another torch. Without it the tests of detection are skipped.
 .venv/ready-dev: .venv/ready
 	$(PIP) -e ".[dev]"
+	-$(PIP) --no-deps torchvision
 	touch $@
 
 demo: .venv/ready

@@ -6,6 +6,7 @@ A case is a recipe: [method], and where the method asks for them [needs] (names 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import math
 from collections.abc import Callable
@@ -58,6 +59,14 @@ def adapt(name: str = "sdat", optim: Tree | None = None, **method: Any) -> Tree:
         "discriminator": {"hidden": 16}, "reversal": {"steps": 4}, **method,
     }  # fmt: skip
     return {"method": {**tree, "optim": {"lr": 0.05, **(optim or {})}}, "data": {"target": "shapes-negative"}}
+
+
+def detection(name: str, optim: Tree | None = None, **method: Any) -> Tree:
+    net = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
+    tree = {"name": name, "batch": 4, "net": net, **method, "optim": {"lr": 0.02, **(optim or {})}}
+    scenes = {"set": "shape-scenes", "source": ["plain"], "target": "negative"}
+    plain = {"n_max": None, "imbalance": 1.0, "val_per_class": 0}
+    return {"method": tree, "data": {**scenes, **plain}, "run": {"select": "val:map50"}}
 
 
 def self_training(name: str, **method: Any) -> Tree:
@@ -118,7 +127,13 @@ CASES: dict[str, Tree] = {
     "sdat-adversary": adapt("sdat-ablation", smooth="adversary", discriminator={"hidden": 16, "batchnorm": False}),
     "sdat-both": adapt("sdat-ablation", smooth="both", optim={"freeze_bn": False}),
     "sdat-all": adapt("sdat-ablation", smooth="all"),
+    "detector": detection("detector", views="strong"),
+    "da-faster-sdat": detection("da-faster", hidden=8, smooth="classification", rho=0.05),
+    "mean-teacher": detection("mean-teacher", {"ema": 0.9}, start=0.3, threshold=0.2),
 }  # fmt: skip
+
+if importlib.util.find_spec("torchvision") is None:
+    CASES = {name: case for name, case in CASES.items() if case["data"].get("set") != "shape-scenes"}
 
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -347,7 +362,13 @@ def test_trap_09_a_batch_of_one_class(name: str, only: str, fresh: Any) -> None:
 
 
 def with_label(batch: Batch, label: int) -> Batch:
-    return replace(batch, targets=tuple(None if y is None else torch.full_like(y, label) for y in batch.targets))
+    return replace(batch, targets=tuple(None if y is None else all_of(y, label) for y in batch.targets))
+
+
+def all_of(y: Any, label: int) -> Any:
+    if isinstance(y, Tensor):
+        return torch.full_like(y, label)
+    return [found._replace(labels=torch.full_like(found.labels, label)) for found in y]
 
 
 @every_case

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evenhand import __version__
-from evenhand.cli import data, listing, recipes, runs, training
+from evenhand.cli import data, exporting, listing, predicting, recipes, runs, training
 
 
 def _say_version(asked: bool) -> None:
@@ -34,6 +34,8 @@ app.command()(recipes.copy)
 app.command()(recipes.check)
 app.command()(training.train)
 app.command()(runs.measure)
+app.command()(predicting.predict)
+app.command()(exporting.export)
 app.command()(runs.sample)
 app.command()(training.reproduce)
 app.command()(runs.report)

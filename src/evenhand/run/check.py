@@ -109,7 +109,7 @@ def clock(seconds: float) -> str:
 def _print_streams(streams: Streams, say: Console) -> None:
     table = Table("stream", "samples", "classes", "largest", "smallest", "imbalance", box=None)
     for name, stream in streams.items():
-        if stream.labels is None:
+        if stream.target is None:
             table.add_row(name, str(len(stream)), "-", "-", "-", "-")
             continue
         counts = stream.counts

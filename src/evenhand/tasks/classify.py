@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from evenhand.tasks import Scores, Task
@@ -52,6 +53,11 @@ class Classify(Task):
     )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
+    aims = MappingProxyType({
+        "coverage": ("min_coverage", "coverage_violation"),
+        "head-tail-coverage": ("min_head_tail_coverage",),
+        "f-beta": ("macro_f1",),
+    })  # fmt: skip
 
     def score(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> Scores:
         from evenhand.measure.classification import evaluate
@@ -63,9 +69,13 @@ class Classify(Task):
         return found.scalars(method.data.groups) | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        from evenhand import parallel
         from evenhand.measure.classification import evaluate
+        from evenhand.measure.examples import files_of
 
-        return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
+        found = evaluate(method.predict, stream, batch=batch)
+        files = files_of(found, stream) if parallel.is_writer() else {}
+        return found.table(method.data.groups) | files | method.details()
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Of a target domain: what its predictions look like, and how far it is from the source.
@@ -104,15 +114,23 @@ class Classify(Task):
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         return self._scaled(method, data.streams, batch) | self._domains(method, data, batch)
 
+    def temperature(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> float | None:
+        """What logits are to be divided by so that confidences are right on validation; None without one."""
+        from evenhand.measure.calibration import fit_temperature
+        from evenhand.measure.classification import predict_all
+
+        val = streams.get("val")
+        if val is None or val.labels is None or not len(val):
+            return None
+        return fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
+
     def _scaled(self, method: Recogniser, streams: Streams, batch: int) -> dict[str, Any]:
         """What a temperature makes of the calibration on the test split; it is fitted on validation, never there."""
-        from evenhand.measure.calibration import fit_temperature
-        from evenhand.measure.classification import evaluate, predict_all
+        from evenhand.measure.classification import evaluate
 
-        val, test = streams.get("val"), streams.get("test")
-        if val is None or test is None or val.labels is None or test.labels is None or not len(val):
+        test = streams.get("test")
+        if test is None or test.labels is None or (fitted := self.temperature(method, streams, batch=batch)) is None:
             return {}
-        fitted = fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
         found = evaluate(lambda x: method.predict(x) / fitted, test, batch=batch)
         numbers = found.scalars()
         return {

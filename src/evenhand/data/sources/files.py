@@ -23,6 +23,7 @@ from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
 
+REMEDY = "replace or remove it, or set skip_unreadable"
 Label = TypeVar("Label")
 TOO_NARROW = 50  # a side this many times the other shows nothing in a square
 
@@ -61,8 +62,7 @@ def load_image(
         across, down = whole.width / width, whole.height / height
         return cut(whole, (left * across, top * down, right * across, bottom * down), size)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
-        remedy = "replace or remove it, or set skip_unreadable"
-        raise UserError(f"cannot read image '{path}': {error}; {remedy}") from error
+        raise UserError(f"cannot read image '{path}': {error}; {REMEDY}") from error
 
 
 class Files(Source):
@@ -138,9 +138,8 @@ class Files(Source):
             return self
         pieces = torch.arange(len(self)).split(256)
         images = [self.fetch(piece) for piece in shown(pieces, "decoding")]
-        return Memory(
-            torch.cat(images or [self.fetch([])]), self.names, self.frame, None if self.reader else self.paths
-        )
+        held = torch.cat(images or [self.fetch([])])
+        return Memory(held, self.names, frame=self.frame, files=None if self.reader else self.paths)
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evenhand.data.sources.frames import Frame, Range, cut_arrays
 
-Kind = Literal["images", "vectors", "tokens", "texts"]
+Kind = Literal["images", "vectors", "tokens", "texts", "scenes"]  # scenes: images with objects, of any size
 Samples = Tensor | list[Tensor]  # stacked, or one by one where sizes differ
 
 KINDS: dict[tuple[torch.dtype, int], Kind] = {
@@ -25,12 +25,14 @@ LUMA = (0.299, 0.587, 0.114)
 class Source(ABC):
     """Samples by row: uint8 images (N, C, H, W), float32 vectors (N, d), int64 tokens (N, L) or texts.
 
-    ``decodes`` says that fetching takes work which loader processes should share.
+    ``decodes`` says that fetching takes work which loader processes should share. ``origin`` has, row by row, what a
+    person would look at where that is something else: the images that features are of, the texts of tokens.
     """
 
     kind: Kind = "images"
     decodes: bool = True
     frame: Frame | None = None  # how pictures became squares, where they were not such already
+    origin: Source | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -70,8 +72,8 @@ class Memory(Source):
     decodes = False
 
     def __init__(
-        self, samples: Tensor, names: Sequence[str] | None = None, frame: Frame | None = None,
-        files: Sequence[str] | None = None,
+        self, samples: Tensor, names: Sequence[str] | None = None, origin: Source | None = None, *,
+        frame: Frame | None = None, files: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         if (samples.dtype, samples.ndim) not in KINDS:
             raise ValueError(
@@ -80,7 +82,7 @@ class Memory(Source):
             )
         self.samples, self.kind = samples.contiguous(), KINDS[samples.dtype, samples.ndim]
         self.names, self.frame = range(len(samples)) if names is None else names, frame
-        self.files = files
+        self.files, self.origin = files, origin
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -96,15 +98,17 @@ class Memory(Source):
 
     def pick(self, rows: Tensor) -> Memory:
         places = rows.tolist()
+        names = [self.name(row) for row in places]
         files = None if self.files is None else [self.files[row] for row in places]
-        return Memory(self.samples[rows], [self.name(row) for row in places], self.frame, files)
+        origin = self.origin and self.origin.pick(rows)
+        return Memory(self.samples[rows], names, origin, frame=self.frame, files=files)
 
     def framed(self, side: int, channels: int) -> Memory:
         if self.kind != "images" or self.samples.shape[1:] == (channels, side, side):
             return self
         parts = [reframed(some, side, channels) for some in self.samples.split(4096)]
         frame = self.frame and replace(self.frame, side=side, resize=round(self.frame.resize * side / self.frame.side))
-        return Memory(torch.cat(parts), self.names, frame, self.files)  # type: ignore[arg-type]
+        return Memory(torch.cat(parts), self.names, frame=frame, files=self.files)  # type: ignore[arg-type]
 
     def cut(self, frame: Frame, channels: int) -> Memory:
         """The images as a file of each would be seen in this frame."""
@@ -113,7 +117,7 @@ class Memory(Source):
         images = reframed(self.samples, 0, channels)
         if images.shape[-2:] != (frame.side, frame.side) or frame.resize > frame.side:
             images = cut_arrays(images, frame)
-        return Memory(images, self.names, frame)  # type: ignore[arg-type]
+        return Memory(images, self.names, frame=frame)  # type: ignore[arg-type]
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         yield self.samples.numpy().tobytes()
@@ -125,6 +129,7 @@ class Picked(Source):
     def __init__(self, inner: Source, rows: Tensor) -> None:
         self.inner, self.rows = inner, rows
         self.kind, self.decodes, self.frame = inner.kind, inner.decodes, inner.frame
+        self.origin = inner.origin and inner.origin.pick(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -215,11 +220,11 @@ def joined(parts: Sequence[Source]) -> Source:
     if len(held) < len(parts):
         return Joined(parts)
     names = [part.name(row) for part in held for row in range(len(part))]
-    paths = [part.path(row) for part in held for row in range(len(part))]
-    files = [path for path in paths if path is not None]
-    return Memory(
-        torch.cat([part.samples for part in held]), names, held[0].frame, files if len(files) == len(names) else None
-    )
+    origins = [part.origin for part in held if part.origin is not None]
+    origin = joined(origins) if len(origins) == len(held) else None
+    files = [path for part in held for row in range(len(part)) if (path := part.path(row)) is not None]
+    known = files if len(files) == len(names) else None
+    return Memory(torch.cat([part.samples for part in held]), names, origin, frame=held[0].frame, files=known)
 
 
 def reframed(images: Tensor, side: int, channels: int) -> Tensor:

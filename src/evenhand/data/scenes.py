@@ -1,0 +1,128 @@
+"""From the [data] table of a recipe to streams of scenes with boxes: one domain, or sources and a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from evenhand.data.facts import Facts
+from evenhand.data.prepared import Data
+from evenhand.data.sets.scenes import SETS
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.annotations import read_scenes
+from evenhand.data.sources.scenes import only_classes
+from evenhand.data.splits import head_mid_tail
+from evenhand.data.stream import Stream, Streams, join
+from evenhand.data.target import Boxes
+from evenhand.data.views.boxes import STRONG, BoxView
+from evenhand.errors import UserError, did_you_mean, users_mistake
+from evenhand.randomness import dice
+
+FOREIGN = ("embed", "imbalance", "n_max", "unlabelled_max", "val_per_class", "test_per_class", "by_frequency", "size")
+
+
+def prepare_scenes(settings: DataSettings, facts: Facts | None = None) -> Data:
+    """Streams "source" (or "labelled"), "val", "target" with its boxes out of reach, "test" and what else there is."""
+    with users_mistake("[data]"):
+        for key in FOREIGN:
+            if getattr(settings, key) != DataSettings.model_fields[key].default:
+                raise UserError(f"data.{key} has no effect on scenes with boxes: leave it out")
+        streams = _streams(settings)
+        train = streams["source" if settings.target else "labelled"]
+        if facts is not None and train.classes != facts.classes:
+            raise UserError("the data have changed since the run began (other classes): restore them, or train anew")
+        if facts is None:
+            groups = dict(head_mid_tail(train.counts, settings.groups))
+            facts = Facts(
+                kind="scenes", classes=train.classes, counts=train.counts, groups=groups, groups_rule=settings.groups,
+                inputs=1 if settings.grey else 3,
+            )  # fmt: skip
+        return scenes_of(settings, facts, streams)
+
+
+def scenes_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
+    """The views around what streams there are."""
+    given = settings.strong != DataSettings.model_fields["strong"].default
+    strong = BoxView(settings.strong if given else STRONG)
+    return Data(facts, BoxView(settings.augment), strong, BoxView(), streams or {})
+
+
+def _streams(settings: DataSettings) -> Streams:
+    sources = [_domain(name, settings) for name in settings.source or [settings.set]]
+    target = _domain(settings.target, settings) if settings.target else None
+    classes = _classes(sources, target, settings)
+    sources = [{split: only_classes(part, classes) for split, part in parts.items()} for parts in sources]
+    trains, held = [], []
+    for name, parts in zip(settings.source or [settings.set], sources, strict=True):
+        train = parts.get("train", parts.get("all"))
+        if train is None or train.target is None:
+            raise UserError(f"'{name}' has no annotated training images (found: {', '.join(parts)})")
+        if "val" in parts:
+            held.append(parts["val"])
+        elif settings.val_share:
+            train, kept = _hold_out(train, settings.val_share, settings.split_seed)
+            held.append(kept)
+        trains.append(train)
+    first = "source" if target is not None else "labelled"
+    streams: Streams = {first: join(trains, first)}
+    if held:
+        streams["val"] = join(held, "val")
+    if target is None:
+        tests = [parts for parts in sources if "test" in parts]
+        return streams | ({"test": join([parts["test"] for parts in tests], "test")} if tests else {})
+    target = {split: only_classes(part, classes) for split, part in target.items()}
+    seen = next((target[split] for split in ("unlabelled", "train", "all", "test") if split in target), None)
+    if seen is None or not len(seen):
+        raise UserError(f"target '{settings.target}' has no images to adapt to; add some")
+    streams["target"] = Stream(seen.samples, None, classes, "target")
+    test = next((target[split] for split in ("test", "val", "all") if split in target), None)
+    if test is not None and test.target is not None:
+        streams["test"] = Stream(test.samples, test.target, classes, "test")
+    streams |= {split: part for split, part in target.items() if split.startswith("test-")}
+    empty = [name for name, count in zip(classes, streams[first].counts, strict=True) if not count]
+    if empty:
+        raise UserError(f"no training object of class {', '.join(empty[:3])}: add some, or remove the class")
+    return streams
+
+
+def _domain(name: str, settings: DataSettings) -> Streams:
+    """A domain of a built-in set, a folder of ``data.set``, or a place of its own."""
+    known = SETS.get(settings.set)
+    if known is not None:
+        if name == settings.set:
+            raise UserError(f"'{name}' holds the domains {', '.join(known.domains)}; name one or more in data.source")
+        if name not in known.domains:
+            raise UserError(f"no domain '{name}' in '{settings.set}'; {did_you_mean(name, known.domains)}")
+        return known.load(name)
+    inside = Path(settings.set) / name
+    place = inside if inside.exists() and name != settings.set else Path(name)
+    root = Path(settings.root) if settings.root else None
+    return read_scenes(place, root=root, mode="L" if settings.grey else "RGB")
+
+
+def _classes(sources: Sequence[Streams], target: Streams | None, settings: DataSettings) -> tuple[str, ...]:
+    """The first source's, in its order; domains that have others must be told to keep what is shared."""
+    found = [next(part.classes for part in parts.values()) for parts in sources]
+    labelled = [part.classes for part in (target or {}).values() if part.target is not None]
+    found += labelled[:1]
+    shared = tuple(name for name in found[0] if all(name in names for names in found))
+    if any(set(names) != set(found[0]) for names in found) and settings.classes != "intersection":
+        odd = sorted(set().union(*map(set, found)) - set(shared))
+        raise UserError(
+            f"not every domain has {', '.join(odd[:3])}: set data.classes = 'intersection' to leave them out"
+        )
+    if not shared:
+        raise UserError("the domains share no class; correct the names")
+    return shared
+
+
+def _hold_out(train: Stream, share: float, seed: int) -> tuple[Stream, Stream]:
+    """A share of the images, at random: boxes of rare classes are too few to stratify by."""
+    order = torch.randperm(len(train), generator=dice(seed, "val"))
+    count = max(1, round(share * len(train)))
+    if count >= len(train):
+        raise UserError(f"{len(train)} training images are too few to hold any out; set data.val_share = 0")
+    assert isinstance(train.target, Boxes)
+    return train.subset(order[count:].sort().values), train.subset(order[:count].sort().values, "val")

@@ -1,0 +1,1 @@
+"""Detectors: torchvision's Faster R-CNN, also where torchvision came without its compiled operations."""

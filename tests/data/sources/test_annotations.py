@@ -1,0 +1,170 @@
+"""Detection sets as they come, and what is wrong with them, named before training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from evenhand.data.scenes import prepare_scenes
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.annotations import read_scenes
+from evenhand.errors import UserError
+
+
+def picture(path: Path, size: tuple[int, int] = (60, 40)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (10, 200, 30)).save(path)
+
+
+def voc(folder: Path, objects: dict[str, list[tuple[str, tuple[float, ...], int]]], **lists: list[str]) -> Path:
+    for name, things in objects.items():
+        picture(folder / "JPEGImages" / f"{name}.jpg")
+        inner = "".join(
+            f"<object><name>{kind}</name><difficult>{hard}</difficult><bndbox><xmin>{a}</xmin><ymin>{b}</ymin>"
+            f"<xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
+            for kind, (a, b, c, d), hard in things
+        )
+        note = f"<annotation><filename>{name}.jpg</filename><size><width>60</width><height>40</height></size>{inner}"
+        (folder / "Annotations").mkdir(exist_ok=True)
+        (folder / "Annotations" / f"{name}.xml").write_text(note + "</annotation>")
+    for split, names in lists.items():
+        (folder / "ImageSets" / "Main").mkdir(parents=True, exist_ok=True)
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(names))
+    return folder
+
+
+def coco(file: Path, **changed: Any) -> Path:
+    picture(file.parent / "images" / "a.jpg")
+    picture(file.parent / "images" / "b.jpg", (30, 30))
+    content = {
+        "images": [
+            {"id": 7, "file_name": "a.jpg", "width": 60, "height": 40},
+            {"id": 9, "file_name": "b.jpg", "width": 30, "height": 30},
+        ],
+        "categories": [{"id": 3, "name": "dog"}, {"id": 1, "name": "cat"}],
+        "annotations": [
+            {"image_id": 7, "category_id": 3, "bbox": [1, 2, 10, 20]},
+            {"image_id": 7, "category_id": 1, "bbox": [5, 5, 6, 6], "iscrowd": 1},
+        ],
+    }
+    file.write_text(json.dumps(content | changed))
+    return file
+
+
+def test_voc_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: Path) -> None:
+    things = {"x": [("dog", (1, 1, 20, 30), 0), ("cat", (11, 5, 60, 40), 1)], "y": []}
+    streams = read_scenes(voc(tmp_path, things, trainval=["x"], test=["y"]))
+    assert set(streams) == {"train", "test"}
+    (found,) = streams["train"].target.objects
+    assert streams["train"].classes == ("cat", "dog")
+    assert found.boxes.tolist() == [[0, 0, 20, 30], [10, 4, 60, 40]]
+    assert found.labels.tolist() == [1, 0]
+    assert found.optional.tolist() == [False, True]
+    assert found.needed.labels.tolist() == [1]
+    (empty,) = streams["test"].target.objects
+    assert empty.boxes.shape == (0, 4)
+    (image,) = streams["train"].fetch(torch.tensor([0]))
+    assert image.shape == (3, 40, 60)
+    assert streams["train"].samples.name(0) == "JPEGImages/x.jpg"
+
+
+def test_coco_boxes_have_width_and_height_and_crowds_are_optional(tmp_path: Path) -> None:
+    stream = read_scenes(coco(tmp_path / "notes.json"))["all"]
+    assert stream.classes == ("cat", "dog")  # in the order of their ids
+    first, second = stream.target.objects
+    assert first.boxes.tolist() == [[1, 2, 11, 22], [5, 5, 11, 11]]
+    assert first.labels.tolist() == [1, 0]
+    assert first.optional.tolist() == [False, True]
+    assert len(second.labels) == 0
+
+
+def test_cityscapes_polygons_become_boxes_of_eight_kinds(tmp_path: Path) -> None:
+    note = tmp_path / "gtFine" / "train" / "ulm" / "ulm_0_gtFine_polygons.json"
+    note.parent.mkdir(parents=True)
+    objects = [
+        {"label": "car", "polygon": [[5, 6], [20, 3], [12, 30]]},
+        {"label": "cargroup", "polygon": [[0, 0], [9, 9], [0, 9]]},
+        {"label": "person", "polygon": [[-4, 10], [8, 10], [8, 50]]},
+    ]
+    note.write_text(json.dumps({"imgWidth": 60, "imgHeight": 40, "objects": objects}))
+    picture(tmp_path / "leftImg8bit" / "train" / "ulm" / "ulm_0_leftImg8bit_foggy_beta_0.02.png")
+    stream = read_scenes(tmp_path)["train"]
+    (found,) = stream.target.objects
+    assert found.boxes.tolist() == [[5, 3, 20, 30], [0, 10, 8, 40]]
+    assert [stream.classes[k] for k in found.labels] == ["car", "person"]
+
+
+def test_a_folder_of_images_is_unlabelled(tmp_path: Path) -> None:
+    picture(tmp_path / "deep" / "a.png")
+    stream = read_scenes(tmp_path)["unlabelled"]
+    assert stream.target is None
+    assert stream.samples.name(0) == "deep/a.png"
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 1, 1]}]}, "category id 5"),
+    ({"annotations": [{"image_id": 1, "category_id": 3, "bbox": [0, 0, 1, 1]}]}, "image id 1"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [5, 5, 0, 4]}]}, "no area inside the image"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [70, 5, 9, 4]}]}, "no area inside the image"),
+    ({"images": [{"id": 7, "file_name": "gone.jpg", "width": 60, "height": 40}]}, "1 of 1 images are missing"),
+    ({"categories": "none"}, "is not a COCO file"),
+    ({"annotations": [{"image_id": 7}]}, "is not a COCO file"),
+])  # fmt: skip
+def test_faults_of_a_coco_file_are_named(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_scenes(coco(tmp_path / "notes.json", **changed))
+
+
+def test_a_box_that_sticks_out_is_cut_and_told_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="stick out of 1 images"):
+        streams = read_scenes(voc(tmp_path, {"x": [("dog", (50, 30, 70, 60), 0)]}))
+    assert streams["all"].target.objects[0].boxes.tolist() == [[49, 29, 60, 40]]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<annotation></annotation>", "<annotation><size><width>x</width></size></annotation>"]
+)
+def test_a_damaged_annotation_is_named(tmp_path: Path, text: str) -> None:
+    folder = voc(tmp_path, {"x": []})
+    (folder / "Annotations" / "x.xml").write_text(text)
+    with pytest.raises(UserError, match=r"x\.xml.*VOC"):
+        read_scenes(folder)
+
+
+def test_nothing_to_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="neither images nor annotations"):
+        read_scenes(tmp_path)
+    with pytest.raises(UserError, match="neither a folder nor a COCO file"):
+        read_scenes(tmp_path / "gone")
+
+
+def test_domains_keep_the_classes_they_share_and_hide_the_target(tmp_path: Path) -> None:
+    some = {f"s{i}": [("dog", (1, 1, 20, 30), 0), ("hen", (5, 5, 20, 30), 0)] for i in range(10)}
+    voc(tmp_path / "a", some)
+    voc(tmp_path / "b", {"t": [("dog", (1, 1, 20, 30), 0), ("cow", (1, 1, 9, 9), 0)]})
+    given = {"set": str(tmp_path / "a"), "target": str(tmp_path / "b"), "val_share": 0.2}
+    with pytest.raises(UserError, match=r"cow, hen.*intersection"):
+        prepare_scenes(DataSettings(**given))
+    data = prepare_scenes(DataSettings(**given, classes="intersection"))
+    assert data.classes == ("dog",)
+    assert data.counts == [8]
+    assert {name: len(stream) for name, stream in data.streams.items()} == {
+        "source": 8,
+        "val": 2,
+        "target": 1,
+        "test": 1,
+    }
+    assert data.streams["target"].target is None
+    assert data.streams["test"].target.objects[0].labels.tolist() == [0]
+
+
+@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class"])
+def test_keys_without_effect_are_refused(key: str) -> None:
+    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3}[key]
+    with pytest.raises(UserError, match=f"data.{key} has no effect"):
+        prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], **{key: value}))

@@ -1,0 +1,275 @@
+"""One step of each detector against its equations, on scenes of two images of different sizes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from evenhand.data.loader import Batch
+from evenhand.data.scenes import prepare_scenes
+from evenhand.data.settings import DataSettings
+from evenhand.data.target import Found
+from evenhand.errors import UserError
+from evenhand.methods import method_class
+from evenhand.methods.protocol import Progress
+from evenhand.nets.detection.torchvision import torchvision
+
+NET = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
+OPTIM = {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tv() -> Any:
+    try:
+        return torchvision()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    return prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], target="negative"))
+
+
+def built(name: str, data: Any, **given: Any) -> Any:
+    cls = method_class(name)
+    settings = cls.table(batch=2, net=NET, **{"optim": OPTIM, **given})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        method = cls(settings, data, seed=3, device=torch.device("cpu"))
+    method.schedule(Progress(5, 10, 10))
+    return method
+
+
+def batches(data: Any, *names: str) -> dict[str, Batch]:
+    found = {}
+    for name in names:
+        stream, rows = data.streams[name], torch.tensor([0, 1])
+        x = data.eval_view(stream.fetch(rows))
+        x[1] = x[1][:, :48]  # another size; boxes below it are cut off
+        y = None
+        if stream.target is not None:
+            y = [_above(one) for one in stream.target.of(rows)]
+        found[name] = Batch((x,), (y,), rows)
+    return found
+
+
+def _above(found: Found) -> Found:
+    return found.pick(found.boxes[:, 3] <= 48)
+
+
+def gradients(module: Any) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+
+
+def losses(method: Any, batch: dict[str, Batch]) -> dict[str, Tensor]:
+    """torchvision's own training pass, with the step's own draws."""
+    rows = batch["source"]
+    wanted = [{"boxes": found.boxes, "labels": found.labels + 1} for found in rows.y]
+    method.net.train()
+    return method.net([x.clone() for x in rows.x], wanted)
+
+
+def moved(before: list[Tensor], module: Any) -> list[Tensor]:
+    return [b - p.detach() for b, p in zip(before, module.parameters(), strict=True)]
+
+
+def weights(module: Any) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def test_a_step_descends_the_four_losses_that_torchvision_computes(data: Any) -> None:
+    method, batch = built("detector", data), batches(data, "source")
+    found = losses(method, batch)
+    total = sum(found.values())
+    expected = torch.autograd.grad(total, [p for p in method.net.parameters() if p.requires_grad], allow_unused=True)
+    before = weights(method.net)
+    said = method.update(batch)
+    assert float(said["loss"]) == pytest.approx(float(total), rel=1e-5)
+    assert float(said["rpn_class"]) == pytest.approx(float(found["loss_objectness"]), rel=1e-5)
+    assert float(said["roi_box"]) == pytest.approx(float(found["loss_box_reg"]), rel=1e-4, abs=1e-7)
+    steps = [
+        step for step, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad
+    ]
+    for step, gradient in zip(steps, expected, strict=True):
+        wanted = torch.zeros_like(step) if gradient is None else 0.01 * gradient
+        torch.testing.assert_close(step, wanted, rtol=1e-3, atol=1e-6)
+
+
+def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> dict[str, Tensor]:
+    """Spec 2.8 literally, as means, without any reversal."""
+    seen = method.forward(*method.labelled(batch), regions)
+    heads = method.adversary.net.train()
+    framed, _ = method.net.transform(batch["target"].x)
+    maps, *_, proposals = method.propose(framed)
+    boxes = [b[: method.settings.net.regions] for b in proposals]
+    theirs = method.vectors(maps, boxes, framed.image_sizes)
+    image, instance, consistency = [], [], []
+    for levels, vectors, counts, domain in (
+        (seen.maps, seen.vectors, [len(b) for b in seen.regions.boxes], 1.0),
+        (list(maps.values()), theirs, [len(b) for b in boxes], 0.0),
+    ):
+        p = heads.image(levels[0]).sigmoid()
+        image.append(-(domain * p.log() + (1 - domain) * (1 - p).log()).mean())
+        with method._dropping():
+            q = heads.instance(vectors).sigmoid()
+        instance.append(-(domain * q.log() + (1 - domain) * (1 - q).log()).mean())
+        of = [i for i, n in enumerate(counts) for _ in range(n)]
+        consistency.append(torch.stack([(p[i].mean() - q[j]).abs() for j, i in enumerate(of)]).mean())
+    return {
+        "task": seen.classification + seen.regression,
+        "image": sum(image) / 2, "instance": sum(instance) / 2, "consistency": sum(consistency) / 2,
+    }  # fmt: skip
+
+
+def sharpened(method: Any) -> None:
+    """Domain classifiers that say something, so that their terms weigh."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(7)
+        for p in method.adversary.net.parameters():
+            p.normal_(std=0.3)
+
+
+@pytest.mark.parametrize("off", ["", "image", "instance", "consistency"])
+def test_da_faster_reverses_two_terms_and_not_the_third(data: Any, off: str) -> None:
+    method = built("da-faster", data, hidden=6, reversal=0.7, **({off: False} if off else {}))
+    sharpened(method)
+    batch = batches(data, "source", "target")
+    terms = domain_terms(method, batch)
+    kept = [key for key in ("image", "instance", "consistency") if key != off]
+    net = [p for p in method.net.parameters() if p.requires_grad]
+    heads = list(method.adversary.net.parameters())
+
+    def grads(loss: Tensor, of: list[Any]) -> list[Tensor]:
+        found = torch.autograd.grad(loss, of, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(of, found, strict=True)]
+
+    sign = {"image": -0.7, "instance": -0.7, "consistency": 0.7}
+    wanted = grads(terms["task"], net)
+    for key in kept:
+        wanted = [w + sign[key] * g for w, g in zip(wanted, grads(terms[key], net), strict=True)]
+    wanted_heads = [sum(parts) for parts in zip(*(grads(terms[key], heads) for key in kept), strict=True)]
+    before, before_heads = weights(method.net), weights(method.adversary.net)
+    said = method.update(batch)
+    assert off not in said
+    for key in kept:
+        assert float(said[key]) == pytest.approx(float(terms[key]), rel=1e-4)
+    steps = [s for s, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad]
+    for step, gradient in zip(steps, wanted, strict=True):
+        torch.testing.assert_close(step, 0.01 * gradient, rtol=2e-3, atol=2e-6)
+    for step, gradient in zip(moved(before_heads, method.adversary.net), wanted_heads, strict=True):
+        torch.testing.assert_close(step, 0.01 * gradient, rtol=2e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("smooth", ["classification", "all"])
+def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(data: Any, smooth: str) -> None:
+    rho = 0.3
+    method = built("da-faster", data, hidden=6, smooth=smooth, rho=rho)
+    sharpened(method)
+    batch = batches(data, "source", "target")
+    twin = copy.deepcopy(method)
+    net = [p for p in twin.net.parameters() if p.requires_grad]
+    first = twin.forward(*twin.labelled(batch))
+    task = first.classification + (first.regression if smooth == "all" else 0)
+    up = [torch.zeros_like(p) if g is None else g for p, g in
+          zip(net, torch.autograd.grad(task, net, allow_unused=True), strict=True)]  # fmt: skip
+    length = torch.stack([g.square().sum() for g in up]).sum().sqrt()
+    with torch.no_grad():
+        for p, g in zip(net, up, strict=True):
+            p.add_(rho * g / length)
+    terms = domain_terms(twin, batch, first.regions)
+    there = {key: torch.autograd.grad(value, net, retain_graph=True, allow_unused=True) for key, value in terms.items()}
+    before = weights(method.net)
+    said = method.update(batch)
+    assert float(said["instance"]) == pytest.approx(float(terms["instance"]), rel=1e-3)
+    sign = {"task": 1.0, "image": -0.1, "instance": -0.1, "consistency": 0.1}
+    steps = [s for s, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad]
+    for i, step in enumerate(steps):
+        wanted = sum(s * there[key][i] for key, s in sign.items() if there[key][i] is not None)
+        torch.testing.assert_close(step, torch.as_tensor(0.01 * wanted).expand_as(step), rtol=5e-3, atol=5e-6)
+
+
+def test_the_target_s_boxes_are_out_of_reach(data: Any) -> None:
+    assert data.streams["target"].target is None
+    method = built("da-faster", data, hidden=6)
+    batch = batches(data, "source", "target")
+    assert batch["target"].targets == (None,)
+    method.update(batch)
+
+
+def test_an_image_without_objects_can_be_learnt_from(data: Any) -> None:
+    method, batch = built("detector", data), batches(data, "source")
+    nothing = Found(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+    empty = Batch(batch["source"].views, ([nothing, nothing],), batch["source"].indices)
+    said = method.update({"source": empty})
+    assert all(value.isfinite() for value in said.values())
+    assert float(said["roi_box"]) == 0
+
+
+def test_optional_objects_are_not_trained_on(data: Any) -> None:
+    method, batch = built("detector", data), batches(data, "source")
+    marked = [Found(y.boxes, y.labels, torch.ones(len(y.labels), dtype=torch.bool)) for y in batch["source"].y]
+    _, objects = method.labelled({"source": Batch(batch["source"].views, (marked,), batch["source"].indices)})
+    assert [len(found.labels) for found in objects] == [0, 0]
+
+
+def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any) -> None:
+    given = {"optim": {**OPTIM, "ema": 0.9}, "weight": 2.0, "start": 0.0, "views": "weak"}
+    batch = batches(data, "source", "target")
+    with torch.no_grad():
+        found = built("mean-teacher", data, **given).player.average.eval()(batch["target"].x)
+    threshold = float(torch.cat([one["scores"] for one in found]).median())
+    method = built("mean-teacher", data, **given, threshold=threshold)
+    sure = [one["scores"] >= threshold for one in found]
+    believed = method.believed(batch["target"].x)
+    assert 0 < sum(int(keep.sum()) for keep in sure) < sum(len(one["scores"]) for one in found)
+    for one, keep, mine in zip(found, sure, believed, strict=True):
+        assert torch.equal(mine.boxes, one["boxes"][keep])
+        assert torch.equal(mine.labels, one["labels"][keep] - 1)
+    source = method.forward(*method.labelled(batch))
+    taught = method.forward(*method.strong(batch["target"].x, believed)).classification
+    said = method.update(batch)
+    assert float(said["taught"]) == pytest.approx(float(taught), rel=1e-4)
+    total = source.classification + source.regression + 2 * taught
+    assert float(said["loss"]) == pytest.approx(float(total), rel=1e-4)
+
+
+def test_the_mean_teacher_waits_and_is_what_is_judged(data: Any) -> None:
+    method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9}, start=0.6)
+    assert "taught" not in method.update(batches(data, "source", "target"))
+    assert method.player.judged() is method.player.average
+
+
+def test_detections_fall_in_score_and_count_classes_from_zero(data: Any) -> None:
+    method = built("detector", data)
+    images = data.streams["test"].fetch(torch.tensor([0, 1]))
+    for boxes, scores, labels in method.detect(images):
+        assert boxes.shape == (len(scores), 4)
+        assert (scores.diff() <= 0).all()
+        assert labels.min() >= 0
+        assert labels.max() <= 2
+
+
+def test_views_are_weak_or_strong(data: Any) -> None:
+    assert built("detector", data).feeds(data.streams)["source"].views == (data.train_view,)
+    assert built("detector", data, views="strong").feeds(data.streams)["source"].views == (data.strong_view,)
+
+
+def test_domain_heads_start_as_published(data: Any) -> None:
+    heads = built("da-faster", data, hidden=600).adversary.net
+    spreads = [float(layer.weight.std()) for layer in (heads.image.first, *heads.instance.layers)]
+    assert spreads == pytest.approx([0.001, 0.01, 0.01, 0.05], rel=0.15)
+    assert heads.image.first.out_channels == 300
+    heads.train()
+    x = torch.ones(4, heads.instance.layers[0].in_features)
+    assert not torch.equal(heads.instance(x), heads.instance(x))  # dropout
+    heads.eval()
+    expected = x
+    for layer in heads.instance.layers[:-1]:
+        expected = F.relu(layer(expected))
+    assert torch.equal(heads.instance(x), heads.instance.layers[-1](expected)[:, 0])
