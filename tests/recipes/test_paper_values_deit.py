@@ -37,7 +37,7 @@ CIFAR: Values = SHARED | {
     "method.optim.accumulate": 8, "run.epochs": 1200,
 }  # fmt: skip
 LARGE: Values = SHARED | {
-    "data.imbalance": 1.0, "data.size": 224, "data.frame": "square", "data.by_frequency": True,
+    "data.imbalance": 1.0, "data.size": 224, "data.squares": True, "data.by_frequency": True,
     "data.augment": ["crop-reflect", "flip", "three-augment", "jitter-0.3"], "method.batch": 2048,
     "method.mix_late": True, "method.repeats": 1, "method.optim.lr": 5e-4, "method.optim.accumulate": 4,
 }  # fmt: skip

@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("list")(listing.list_)
+app.command()(data.look)
 app.command()(recipes.show)
 app.command()(recipes.copy)
 app.command()(recipes.check)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from evenhand import __version__, atomic
 from evenhand.data.prepared import IMAGENET
 from evenhand.data.sources.files import Files
+from evenhand.data.sources.frames import FILL, FILL_GREY
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Recogniser
 from evenhand.nets import HeadedNet
@@ -172,8 +173,15 @@ def about(model: Model) -> dict[str, str]:
         files = model.inputs.files([])
         assert isinstance(files, Files)
         shape = f"uint8 (N, {model.inputs.channels}, {files.size}, {files.size})"
-        how = f"shorter side to {files.resize}, middle {files.size} x {files.size}, bilinear; channels first, 0..255"
-        frame = {"mode": files.mode, "side": str(files.size), "resize": str(files.resize), "frame": "crop"}
+        cut = {
+            "crop": f"shorter side to {files.resize}, middle {files.size} x {files.size}",
+            "pad": f"longer side to {files.size}, centred on a border of colour {FILL} (grey {FILL_GREY})",
+            "squash": f"stretched to {files.size} x {files.size}",
+        }[files.frame.how]
+        how = f"{cut}, bilinear; channels first, 0..255"
+        frame = {
+            "mode": files.mode, "side": str(files.size), "resize": str(files.resize), "frame": files.frame.how,
+        }  # fmt: skip
         return told | frame | {"shape": shape, "preprocessing": how}
     if reads == "vectors":
         return told | {"shape": f"float32 (N, {model.facts.inputs})", "preprocessing": "none: columns as in training"}

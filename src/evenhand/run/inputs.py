@@ -75,7 +75,10 @@ class Inputs:
                 found += self._images_of(path, alone=len(paths) == 1)
         if found or not parts:
             files, names = [path for path, _ in found], [name for _, name in found]
-            parts.append(Files(files, size=self.facts.size[-1], mode=self.mode, names=names))
+            frame = self.facts.framing
+            parts.append(
+                Files(files, size=frame.side, mode=self.mode, resize=frame.resize, names=names, frame=frame.how)
+            )
         if len(kinds := {part.kind for part in parts}) > 1:
             raise UserError(f"the inputs are {' and '.join(sorted(kinds))}; predict them one kind at a time")
         return joined(parts)
@@ -132,7 +135,7 @@ class Inputs:
         return self._framed(as_images(array, where), names)
 
     def _framed(self, images: Tensor, names: Sequence[str] | None) -> Memory:
-        return Memory(images, names).framed(self.facts.size[-1], self.channels)
+        return Memory(images, names).cut(self.facts.framing, self.channels)
 
     def _vectors(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
         if array.ndim != 2 or array.shape[1] != self.facts.inputs:

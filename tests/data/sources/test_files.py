@@ -16,11 +16,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.sources.files import (
     Files,
-    centre_box,
     load_image,
-    random_box,
     random_square,
 )
+from evenhand.data.sources.frames import centre_box, random_box
 from evenhand.data.sources.items import Items, from_dataset
 from evenhand.data.sources.paths import images_in, natural
 from evenhand.data.stream import Stream

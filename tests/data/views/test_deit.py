@@ -270,7 +270,7 @@ def test_data_frame_reaches_training_alone(tmp_path: Path) -> None:
             for i in range(2):
                 save_picture(tmp_path / split / name / f"{i}.png", 300, 100, i)
     table = {"set": str(tmp_path), "size": 100, "augment": []}
-    framed, usual = (prepare_data(DataSettings(**table, **more)) for more in ({"frame": "square"}, {}))
+    framed, usual = (prepare_data(DataSettings(**table, **more)) for more in ({"squares": True}, {}))
     rows = torch.arange(2)
     for stream, same in (("labelled", False), ("test", True)):
         parts = [data.streams[stream].fetch(rows, seeded()) for data in (framed, usual)]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from evenhand.data.sources.arrays import array_streams, class_names
-from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.files import Files, readable, sizes_of
+from evenhand.data.sources.frames import Asked, choose_frame
 from evenhand.data.sources.idx import parse_idx
 from evenhand.data.sources.paths import SPLITS, existing, folders_in, read_text, relative_names
 from evenhand.data.stream import Stream, Streams
@@ -189,6 +190,8 @@ def read_image_list(
     skip_unreadable: bool = False,
     skipped: list[str] | None = None,
     whole: bool = False,
+    frame: Asked = "auto",
+    memory: bool | None = None,
 ) -> Stream:
     """Lines ``relative/path label`` (ImageNet-LT, iNaturalist, Office, DomainNet), in the order listed.
 
@@ -223,8 +226,9 @@ def read_image_list(
             raise UserError(f"remap must be a permutation of 0..{len(names) - 1}, one entry for each class")
         labels, names = remap[labels], tuple(names[old] for old in remap.argsort().tolist())
     paths = [file for file, _ in rows]
-    files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root))
-    return Stream(files.held(), labels, names, path.stem)
+    how = choose_frame(sizes_of(paths))[0] if frame == "auto" else frame
+    files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root), frame=how)
+    return Stream(files.held(memory), labels, names, path.stem)
 
 
 def frequency_order(labels: Tensor | Sequence[int], num_classes: int) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from evenhand.data.sources.frames import BOXES
 from evenhand.data.views import deit, imageops
 from evenhand.data.views.fixed import centre_crop, is_fixed, resize
 from evenhand.data.views.imageops import Interpolation, luma, pick
@@ -52,7 +53,9 @@ class Pipeline(View):
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
         self.steps, self.finish = tuple(steps), tuple(finish)
-        self.reframes = any(isinstance(step, partial) and step.func is resized_crop for step in steps)
+        crops = [step for step in steps if _crops(step)]
+        self.reframes = bool(crops)
+        self.boxes = (crops[0].keywords["scale"], crops[0].keywords["ratio"]) if crops else None  # type: ignore[attr-defined]
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation
@@ -78,6 +81,12 @@ class Pipeline(View):
         ratio = (other.scale / self.scale.to(other.scale.device)).to(x.device)
         return x * ratio + (other.shift.to(x.device) - self.shift.to(x.device) * ratio)
 
+    def unboxed(self) -> Pipeline:
+        mine = copy(self)
+        first = next((at for at, step in enumerate(self.steps) if _crops(step)), len(self.steps))
+        mine.steps = self.steps[:first] + self.steps[first + 1 :]
+        return mine
+
     def normalised_as(self, other: Pipeline) -> Pipeline:
         mine = copy(self)
         mine.scale, mine.shift = other.scale, other.shift
@@ -87,7 +96,7 @@ class Pipeline(View):
 def build(
     names: Sequence[str] | str, *, size: int, mean: Sequence[float], std: Sequence[float],
     padding: int = 4, reflect: bool = False, jitter: Sequence[float] = (0.4, 0.4, 0.4, 0.0),
-    scale: tuple[float, float] = (0.08, 1.0), interpolation: Interpolation = "bilinear", enlarged: bool = False,
+    scale: tuple[float, float] = BOXES[0], interpolation: Interpolation = "bilinear", enlarged: bool = False,
 ) -> Pipeline:  # fmt: skip
     """A pipeline from step names, applied in the order given, or from one preset's name.
 
@@ -98,9 +107,9 @@ def build(
         "crop": partial(random_crop, size=size, padding=padding, reflect=reflect),
         "flip": horizontal_flip,
         "centre-crop": partial(centre_crop, size=size),
-        "resized-crop": partial(resized_crop, size=size, scale=scale, interpolation=interpolation),
+        "resized-crop": partial(resized_crop, size=size, scale=scale, ratio=BOXES[1], interpolation=interpolation),
         "crop-reflect": partial(random_crop, size=size, padding=padding, reflect=True),
-        "resized-crop-bicubic": partial(resized_crop, size=size, scale=scale, interpolation="bicubic"),
+        "resized-crop-bicubic": partial(resized_crop, size=size, scale=scale, ratio=BOXES[1], interpolation="bicubic"),
         "resize": partial(resize, size=size),
         "jitter": partial(colour_jitter, amounts=tuple(jitter)),
         "jitter-0.3": partial(colour_jitter, amounts=(0.3, 0.3, 0.3, 0.0)),
@@ -135,14 +144,8 @@ def build(
     return Pipeline(steps, mean, std, finish)
 
 
-def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel of uint8 images, in [0, 1]; at least 1/255 for the deviation."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    counts = [torch.bincount(plane.flatten(), minlength=256) for plane in images.cpu().unbind(1)]
-    share = torch.stack(counts) / counts[0].sum().double()  # (C, 256)
-    mean = share @ levels  # (C,)
-    std = (share * (levels - mean[:, None]) ** 2).sum(1).sqrt().clamp(min=1 / 255)
-    return tuple(mean.tolist()), tuple(std.tolist())
+def _crops(step: Step) -> bool:
+    return isinstance(step, partial) and step.func is resized_crop and "ratio" in step.keywords
 
 
 def random_crop(
