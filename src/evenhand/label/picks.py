@@ -6,19 +6,16 @@ smaller and encoded anew, so that no byte of a file itself is sent.
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from evenhand.data.sources.paths import read_text
+from evenhand.data.picks import PickRow, read_facts
+from evenhand.data.picks import read_picks as read_table
 from evenhand.errors import UserError
 
 LONGEST_SIDE = 1600  # of an image as it is shown
 MOST_PIXELS = 100_000_000
-GUESSES = 3
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,17 @@ def read_picks(path: Path, pool: Path | None = None) -> Picks:
     """``picks.csv`` with what ``picks.json`` beside it says of the pool and its classes."""
     if not path.is_file():
         raise UserError(f"no file '{path}'; write it with: evenhand select RUN --pool DIR --budget 100")
-    about = _about(path.with_suffix(".json"))
+    about = read_facts(path)
     pool = pool or (Path(about["pool"]) if isinstance(about.get("pool"), str) and about["pool"] else None)
-    rows = [_pick(row, path, number, pool) for number, row in enumerate(_table(path), 2)]
+    rows = [
+        Pick(row.rank, row.name, row.text, None if row.text else _file(row, pool), row.label, row.guesses)
+        for row in read_table(path)
+    ]
     if not rows:
         raise UserError(f"'{path}' has no rows: there is nothing to label")
-    seen: set[str] = set()
-    for row in rows:
-        if not row.text and row.file is None:
-            raise UserError(f"'{row.name}' has neither a text nor a file; name the pool's folder with --pool")
-        if row.name in seen:
-            raise UserError(f"'{path}': '{row.name}' stands there twice; delete one of the rows")
-        seen.add(row.name)
+    bare = next((row.name for row in rows if not row.text and row.file is None), None)
+    if bare is not None:
+        raise UserError(f"'{bare}' has neither a text nor a file; name the pool's folder with --pool")
     classes = about.get("classes") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"'{path.with_suffix('.json')}': classes must be a list of names; select again")
@@ -92,39 +88,9 @@ def shown(pick: Pick, pool: Path | None) -> bytes:
     return kept.getvalue()
 
 
-def _about(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"'{path}' is damaged; delete it and name the pool with --pool, or select again") from error
-    return about if isinstance(about, dict) else {}
-
-
-def _table(path: Path) -> list[dict[str, str]]:
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    if "name" not in (rows.fieldnames or ()):
-        raise UserError(f"'{path}' has no column 'name'; it has {', '.join(rows.fieldnames or ['nothing'])}")
-    return [{key: value or "" for key, value in row.items() if key is not None} for row in rows]
-
-
-def _pick(row: dict[str, str], path: Path, number: int, pool: Path | None) -> Pick:
-    try:
-        rank = int(row.get("rank") or number - 1)
-        told = [(row.get(f"guess{k}", ""), row.get(f"confidence{k}", "")) for k in range(1, GUESSES + 1)]
-        guesses = tuple((guess, float(confidence or "nan")) for guess, confidence in told if guess)
-    except ValueError as error:
-        raise UserError(f"'{path}' line {number}: {error}") from error
-    if not row["name"]:
-        raise UserError(f"'{path}' line {number} has no name")
-    text = row.get("text", "")
-    return Pick(rank, row["name"], text, None if text else _file(row, pool), row.get("label", ""), guesses)
-
-
-def _file(row: dict[str, str], pool: Path | None) -> Path | None:
+def _file(row: PickRow, pool: Path | None) -> Path | None:
     """By its name inside the pool, so that both may have been moved; else by its path."""
-    inside = None if pool is None else pool / row["name"]
+    inside = None if pool is None else pool / row.name
     if inside is not None and inside.is_file():
         return inside
-    return Path(row["path"]) if row.get("path") else inside
+    return Path(row.path) if row.path else inside
