@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 Spawn = Callable[..., Path]
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("calm", deadline=None)  # a busy machine is no fault of the code
+hypothesis.settings.load_profile("calm")
 
 
 @pytest.fixture(scope="session", autouse=True)
