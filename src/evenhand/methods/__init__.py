@@ -17,6 +17,8 @@ METHODS = {
     "gan": "evenhand.methods.generate.gan:GAN",
     "class-balancing-gan": "evenhand.methods.generate.gan:ClassBalancing",
     "gsr-gan": "evenhand.methods.generate.gan:GroupSpectral",
+    "stylegan2": "evenhand.methods.generate.stylegan:StyleGAN2",
+    "noisy-twins": "evenhand.methods.generate.stylegan:NoisyTwins",
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
     "sdat-ablation": "evenhand.methods.adapt.sdat_ablations:SDATAblation",
