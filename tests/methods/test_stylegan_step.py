@@ -19,6 +19,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
+from evenhand.pieces.ada_changes import augmented
 from evenhand.pieces.diffaugment import diffaugment
 from evenhand.randomness import dice
 from helpers import batches
@@ -45,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "path-late": {"path": 5.0, "path_every": 1, "path_start": 2},
     "average": {"ema_kimg": 0.02, "ema_rampup": 0.7},
     "lecam": {"lecam": 2.0, "lecam_start": 1, "diffaugment": ["translation", "cutout"]},
+    "ada": {"ada": {"target": 0.1, "kimg": 0.02, "every": 2, "p": 0.3}, "r1": 1.0, "r1_every": 2},
     "gsr": {"gsr": {"strength": 2.0, "alpha": 0.9, "form": "sum"}},
     "noisy-twins": {"twins": TWINS, "mixing": 1.0, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2},
     "noise": {"twins": TWINS | {"strength": 0.0}},
@@ -113,12 +115,13 @@ class Written:
     def __init__(self, gan: Any, counts: list[int], options: dict[str, Any]) -> None:
         self.G, self.D = copy.deepcopy(gan.generator.net), copy.deepcopy(gan.discriminator.net)
         self.average, self.counts = copy.deepcopy(self.G), counts
-        defaults = {"condition": "projection", "lecam": 0.0, "diffaugment": [], "gsr": None, "twins": None,
+        defaults = {"condition": "projection", "lecam": 0.0, "diffaugment": [], "ada": None, "gsr": None, "twins": None,
                     "r1_every": 16, "path_every": 4, "path_start": 0, "ema_rampup": 0.0}  # fmt: skip
         self.o: dict[str, Any] = defaults | BASE | options
         self.adam_g = Adam(self.G, self.o["path_every"], **ADAM_G)
         self.adam_d = Adam(self.D, self.o["r1_every"], **ADAM_D)
         self.means, self.calls, self.path_mean = [0.0, 0.0], 0, torch.zeros(())
+        self.p, self.signs = self.o["ada"]["p"] if self.o["ada"] else 0.0, []
         self.hiss: list[torch.Generator] = []
         if self.o["twins"] and self.o["twins"]["sigma"]:
             for player, net in enumerate((self.G, self.D)):
@@ -155,6 +158,8 @@ class Written:
 
     def judged(self, images: Tensor, labels: Tensor | None) -> Tensor:
         images = diffaugment(images, self.shake, self.o["diffaugment"])
+        if self.o["ada"]:
+            images = augmented(images, self.p, self.shake)
         return self.D(images, labels if self.o["condition"] != "none" else None)
 
     def twins_loss(self, w: Tensor) -> Tensor:
@@ -224,6 +229,7 @@ class Written:
             w_avg.copy_(0.998 * w_avg + 0.002 * ws[:, 0].mean(0))
             fakes = self.images(ws)
         real, fake = self.judged(x, y), self.judged(fakes, asked)
+        self.signs += torch.sign(real).tolist()
         loss = softplus(-real).mean() + softplus(fake).mean()
         if o["lecam"]:
             loss = loss + o["lecam"] * self.lecam(real, fake)
@@ -231,10 +237,18 @@ class Written:
         said["discriminator"] = loss.detach()
         if o["r1"] and t % o["r1_every"] == 0:
             leaf = x.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(self.judged(leaf, y).sum(), leaf, create_graph=True)
+            again = self.judged(leaf, y)
+            self.signs += torch.sign(again).tolist()
+            (slope,) = torch.autograd.grad(again.sum(), leaf, create_graph=True)
             penalty = o["r1_every"] * o["r1"] / 2 * torch.stack([g.square().sum() for g in slope]).mean()
             said["r1"] = penalty.detach()
             self.adam_d.step(penalty)
+        if o["ada"]:
+            if t % o["ada"]["every"] == o["ada"]["every"] - 1:
+                up = sum(self.signs) / len(self.signs) > o["ada"]["target"]
+                self.p += (1 if up else -1) * len(self.signs) / (1000 * o["ada"]["kimg"])
+                self.p, self.signs = min(1.0, max(0.0, self.p)), []
+            said["ada"] = torch.tensor(self.p)
         return said
 
 
@@ -265,8 +279,8 @@ def test_defaults_are_the_papers() -> None:
     s = NoisyTwins.table()
     assert s.model_dump(exclude={"measure", "name"}) == {
         "batch": 128, "condition": "projection", "pad": False, "mixing": 0.9, "r1": 0.01, "r1_every": 16, "path": 2.0,
-        "path_every": 4, "path_start": 0, "ema_kimg": 20.0, "ema_rampup": 0.0, "diffaugment": [], "lecam": 0.0,
-        "lecam_start": 1, "gsr": None,
+        "path_every": 4, "path_start": 0, "ema_kimg": 20.0, "ema_rampup": 0.0, "diffaugment": [], "ada": None,
+        "lecam": 0.0, "lecam_start": 1, "gsr": None,
         "net": {"base": 16384, "widest": 512, "latent": 512, "style": 512, "mapping_layers": 8, "residual": True,
                 "group": 8, "noise": "random"},
         "optim_g": {"lr": 2.5e-3, "beta1": 0.0, "beta2": 0.99, "eps": 1e-8, "clip": None, "precision": "float32"},

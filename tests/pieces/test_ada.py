@@ -155,7 +155,9 @@ def test_grey_images_get_the_mean_of_the_channels() -> None:
 
 def test_share_of_changed_images_grows_with_p() -> None:
     x = smooth().expand(300, -1, -1, -1).float()
-    changed = [float(((augmented(x, p, seeded()) - x).abs().amax((1, 2, 3)) > 1e-3).float().mean()) for p in (0.02, 0.5)]
+    changed = [
+        float(((augmented(x, p, seeded()) - x).abs().amax((1, 2, 3)) > 1e-3).float().mean()) for p in (0.02, 0.5)
+    ]
     assert 0.1 < changed[0] < 0.3  # of a dozen changes, each seldom
     assert changed[1] > 0.95
 

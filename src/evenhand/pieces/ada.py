@@ -38,11 +38,11 @@ class ADA:
         return augmented(images, self.p, chance)
 
     def observe(self, scores: Tensor) -> None:
-        signs = scores.detach().sign()
-        self.seen += torch.stack([signs.sum(), torch.tensor(float(signs.numel())).to(signs)]).to(self.seen)
+        signs = scores.detach().double().sign()
+        self.seen = self.seen.to(signs.device) + torch.stack([signs.sum(), signs.new_tensor(signs.numel())])
 
     def adjust(self) -> None:
-        """``p + sign(r - target) * images / (1000 kimg)`` within [0, 1], r the mean sign in all processes since last."""
+        """``p + sign(r - target) * images / (1000 kimg)`` in [0, 1], r the mean sign since last, over processes."""
         total, count = parallel.total(self.seen).tolist()
         if count:
             way = (total / count > self.target) - (total / count < self.target)

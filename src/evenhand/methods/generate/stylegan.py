@@ -17,12 +17,14 @@ from torch.nn.functional import pad
 
 from evenhand import parallel
 from evenhand.data.loader import Batch
+from evenhand.data.prepared import Data
 from evenhand.errors import UserError
 from evenhand.measure.latents import z_sensitivity
 from evenhand.methods.generate.gan import GAN
 from evenhand.methods.generate.stylegan_tables import NoisyTwinsSettings, StyleGANSettings, check_style, side_of
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
+from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, r1_penalty
 from evenhand.pieces.player import Player
 from evenhand.pieces.twins import EmbeddingNoise, cross_correlation, noise_scale, twins_loss
@@ -39,10 +41,12 @@ class StyleGAN2(GAN):
     table = StyleGANSettings
     check = staticmethod(check_style)
 
-    def __init__(self, settings: Any, data: Any, **given: Any) -> None:
-        super().__init__(settings, data, **given)
+    def __init__(self, settings: Any, data: Data, *, seed: int, device: torch.device, annotator: Any = None) -> None:
+        super().__init__(settings, data, seed=seed, device=device, annotator=annotator)
         self.lecam = LeCam(start=settings.lecam_start, from_zero=True)
         self.path_mean = torch.zeros((), device=self.device)
+        ada = settings.ada
+        self.ada = ADA(ada.target, ada.kimg, ada.p) if ada and ada.kimg else None
         self.noises: list[EmbeddingNoise] = []
         self.twinned = bool(settings.twins and settings.twins.strength)
         if settings.twins and settings.twins.sigma:
@@ -96,6 +100,10 @@ class StyleGAN2(GAN):
         said["discriminator"] = self.improve(self.discriminator, loss)
         if s.r1 and self.step % s.r1_every == 0:
             said["r1"] = self.improve(self.discriminator, self.regularise(real, labels))
+        if self.ada:
+            if (self.step + 1) % s.ada.every == 0:
+                self.ada.adjust()
+            said["ada"] = loss.new_tensor(self.ada.p)
         said |= scores | {"loss": said["generator"] + said["discriminator"]}
         return {name: value.detach() for name, value in said.items()}
 
@@ -137,6 +145,8 @@ class StyleGAN2(GAN):
         with self.discriminator.autocast():
             of_real = self._judgement(real, labels, learning=True).score.float()
             of_fake = self._judgement(fakes, asked, learning=True).score.float()
+        if self.ada:
+            self.ada.observe(of_real)
         loss = discriminator_loss(of_real, of_fake, self.settings.loss)
         if self.settings.lecam:
             loss = loss + self.settings.lecam * self.lecam(of_real, of_fake)
@@ -144,7 +154,14 @@ class StyleGAN2(GAN):
 
     def regularise(self, real: Tensor, labels: Tensor) -> Tensor:
         """R1 on the reals, augmented anew; in float32 whatever the precision: it is a second derivative."""
-        penalty = r1_penalty(lambda x: self._judgement(x, labels, learning=True).score, real)
+
+        def discriminate(x: Tensor) -> Tensor:
+            scores = self._judgement(x, labels, learning=True).score
+            if self.ada:
+                self.ada.observe(scores)
+            return scores
+
+        penalty = r1_penalty(discriminate, real)
         return self.settings.r1_every * self.settings.r1 * penalty
 
     def path_penalty(self, count: int) -> Tensor:
@@ -177,6 +194,10 @@ class StyleGAN2(GAN):
         images = self._augmented(images)
         net: Any = self.discriminator.net.train().requires_grad_(learning)
         return Verdict(net(images, labels if self.conditional else None), None)
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        images = super()._augmented(images)
+        return self.ada(images, self.shake) if self.ada else images
 
     # drawing
 
@@ -212,13 +233,15 @@ class StyleGAN2(GAN):
         return super().traces() | {"z_sensitivity": float(self.z_sensitivity().mean())}
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"path_mean": self.path_mean}
+        return super().state() | {"path_mean": self.path_mean, "ada": self.ada.state_dict() if self.ada else None}
 
     def load_state(self, state: dict[str, Any]) -> None:
         for player, own in (("generator", self.generator.net), ("discriminator", self.discriminator.net)):
             _same_sizes(state[player]["net"], own.state_dict(), player)
         super().load_state(state)
         self.path_mean = state["path_mean"].to(self.device)
+        if self.ada:
+            self.ada.load_state_dict(state["ada"])
 
 
 class NoisyTwins(StyleGAN2):

@@ -69,6 +69,15 @@ class TwinsSettings(Settings):
     start: int = Field(0, ge=0, description="step from which on the loss counts; twins are drawn from the first")
 
 
+class ADASettings(Settings):
+    """[method.ada]: adaptive augmentation of all that is judged."""
+
+    target: float = Field(0.6, ge=-1, le=1, description="mean sign of real images' scores that is aimed at")
+    kimg: float = Field(500.0, ge=0, description="thousand images in which it can go from 0 to 1; 0: no ADA")
+    every: int = Field(4, gt=0, description="steps between adjustments")
+    p: float = Field(0.0, ge=0, le=1, description="the probability to begin with")
+
+
 class StyleTable(Settings):
     """What StyleGAN2 has with and without NoisyTwins."""
 
@@ -91,6 +100,7 @@ class StyleTable(Settings):
     ema_kimg: float = Field(20.0, ge=0, description="thousand images in which the averaged generator forgets half")
     ema_rampup: float = Field(0.0, ge=0, description="at most this share of the images seen so far; 0: no such bound")
     diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
+    ada: ADASettings | None = Field(None, description="table: adaptive augmentation of all that is judged")
     lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")
     lecam_start: int = Field(1, ge=0, description="discriminator steps before it")
     gsr: SpectralSettings | None = Field(None, description="table: a brake on the generator's class embeddings")
