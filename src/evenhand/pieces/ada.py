@@ -32,13 +32,13 @@ class ADA:
         if not -1 <= target <= 1 or not kimg > 0 or not 0 <= p <= 1:
             raise ValueError(f"target={target}, kimg={kimg}, p={p}: use a mean sign, 0.6, kimg > 0 and p in [0, 1]")
         self.target, self.kimg, self.p = target, kimg, p
-        self.seen = torch.zeros(2, dtype=torch.float64)  # sum of signs, images
+        self.seen = torch.zeros(2, dtype=torch.int64)  # sum of signs, images
 
     def __call__(self, images: Tensor, chance: torch.Generator) -> Tensor:
         return augmented(images, self.p, chance)
 
     def observe(self, scores: Tensor) -> None:
-        signs = scores.detach().double().sign()
+        signs = scores.detach().sign().long()
         self.seen = self.seen.to(signs.device) + torch.stack([signs.sum(), signs.new_tensor(signs.numel())])
 
     def adjust(self) -> None:
