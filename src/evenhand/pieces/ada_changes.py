@@ -104,7 +104,8 @@ def resampled(images: Tensor, where: Tensor) -> Tensor:
 
 def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Bilinear values (N, C, P) at places (N, P) in pixels, 0 outside."""
-    side, flat, found = images.shape[-1], images.flatten(2), 0.0
+    side, flat = images.shape[-1], images.flatten(2)
+    found = images.new_zeros(*flat.shape[:2], x.shape[1])
     left, top = x.floor(), y.floor()
     for column, across in ((left, 1 - (x - left)), (left + 1, x - left)):
         for row, along in ((top, 1 - (y - top)), (top + 1, y - top)):
@@ -112,7 +113,7 @@ def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
             index = (row.clamp(0, side - 1) * side + column.clamp(0, side - 1)).long().to(images.device)
             weight = (across * along * inside).to(images)
             found = found + weight[:, None] * flat.gather(2, index[:, None].expand(-1, images.shape[1], -1))
-    return found  # type: ignore[return-value]
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -43,7 +43,7 @@ class GAN(Drawer):
     """Two players, and the terms of the generator's loss by name."""
 
     table: Any = GANSettings
-    check = staticmethod(check_gan)
+    check: Any = staticmethod(check_gan)
 
     def __init__(
         self, settings: Any, data: Data, *, seed: int, device: torch.device, annotator: Any = None,

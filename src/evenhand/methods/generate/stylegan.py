@@ -38,7 +38,7 @@ LATENTS = 32  # of each class, for its z-sensitivity
 class StyleGAN2(GAN):
     """The baseline, and with [method.twins] NoisyTwins."""
 
-    table = StyleGANSettings
+    table: Any = StyleGANSettings
     check = staticmethod(check_style)
 
     def __init__(self, settings: Any, data: Data, *, seed: int, device: torch.device, annotator: Any = None) -> None:
@@ -81,7 +81,8 @@ class StyleGAN2(GAN):
         with self.generator.autocast():
             ws, asked = self.styles(len(real), twins=self.twinned)
             fakes = self.synthesise(ws)
-        loss, said = self.fooling_loss(fakes, asked, real, labels), {}
+        loss = self.fooling_loss(fakes, asked, real, labels)
+        said: dict[str, Tensor] = {}
         if self.twinned:
             first, second = ws[:, 0].chunk(2)  # as they left the mapping network: never mixed, one of the copies
             said |= agreement(first.detach(), second.detach())
