@@ -149,7 +149,8 @@ class Written:
         ws = self.G.mapping(z, y)
         if self.o["mixing"] and float(torch.rand((), generator=self.chance)) < self.o["mixing"]:
             cut = int(torch.randint(1, 8, (), generator=self.chance))
-            other = self.G.mapping(self.draw(count)[0], y)
+            fresh = [self.draw(count // 2)[0], self.draw(count // 2)[0]] if twins else [self.draw(count)[0]]
+            other = self.G.mapping(torch.cat(fresh), y)
             ws = torch.stack([(ws if layer < cut else other)[:, layer] for layer in range(8)], 1)
         return ws, y
 

@@ -117,15 +117,16 @@ class StyleGAN2(GAN):
 
     def styles(self, count: int, *, twins: bool = False) -> tuple[Tensor, Tensor | None]:
         """Styles for every layer (N, layers, d) and the labels asked for; twins: row i is row i + N / 2's."""
-        z, labels = self._draw(count // 2 if twins else count, self.noise)
-        if twins:
-            z, labels = torch.cat([z, z]), None if labels is None else torch.cat([labels, labels])
+        halves = 2 if twins else 1  # drawn one after the other, so that processes share them as one would
+        z, labels = self._draw(count // halves, self.noise)
+        z, labels = z.repeat(halves, 1), None if labels is None else labels.repeat(halves)
         net, mixing = self._drawing(), self.settings.mixing
         ws = net.mapping(z, labels)
         if mixing and torch.rand((), generator=self.noise) < mixing:
             first = int(torch.randint(1, ws.shape[1], (), generator=self.noise))
-            others = net.mapping(self._draw(count, self.noise)[0], labels)
-            ws = torch.cat([ws[:, :first], others[:, first:]], 1)
+            others = [self._draw(count // halves, self.noise)[0] for _ in range(halves)]
+            mixed = net.mapping(torch.cat(others), labels)
+            ws = torch.cat([ws[:, :first], mixed[:, first:]], 1)
         return ws.float(), labels
 
     def synthesise(self, ws: Tensor) -> Tensor:
