@@ -61,6 +61,14 @@ def gan(name: str, needs: tuple[str, ...] = (), **method: Any) -> Tree:
     return {"method": tree, "needs": dict.fromkeys(("annotator", *needs), "ce"), "run": {"select": "last"}}
 
 
+def style(name: str, **method: Any) -> Tree:
+    net = {"base": 64, "widest": 6, "latent": 6, "style": 6, "mapping_layers": 2, "group": 2}
+    small = {"net": net, "ema_kimg": 0.02, "ema_rampup": 0.5, "r1_every": 2, "path_every": 2}
+    tree = gan(name, **small, **method)
+    del tree["method"]["ema"], tree["method"]["ema_start"]
+    return tree
+
+
 def adapt(name: str = "sdat", optim: Tree | None = None, **method: Any) -> Tree:
     tree = {
         "name": name, "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8,
@@ -143,6 +151,8 @@ CASES: dict[str, Tree] = {
     "class-balancing-gan": gan("class-balancing-gan", ("classifier",), balance={"cycle": 2}),
     "gsr-gan": gan("gsr-gan"),
     "gsr-balance-gan": gan("gan", ("classifier",), condition="generator", gsr={}, balance={"cycle": 2}),
+    "stylegan2": style("stylegan2", diffaugment=["colour"], lecam=0.1, gsr={}),
+    "noisy-twins": style("noisy-twins", twins={"start": 2, "sigma": 0.2}, ada={"p": 0.3, "kimg": 0.1, "every": 2}),
     "source-only": adapt("domain-adversarial", adversary="none", bottleneck=0),
     "dann": adapt("domain-adversarial", adversary="dann", optim_d={"lr": 0.1, "nesterov": False}),
     "cdan-entropy-randomised": adapt("domain-adversarial", entropy=True, map_size=12),

@@ -23,11 +23,17 @@ COMMON: dict[str, Any] = {
     "optim_g": STEADY, "optim_d": STEADY, "batch": 8, "net": {"width": 2}, "ema": 0.9, "ema_start": 1,
     "measure": {"judge_samples": 40, "samples": 40},
 }  # fmt: skip
+STYLE: dict[str, Any] = {  # without what each process draws or groups for itself
+    "ema": None, "ema_start": None, "mixing": 0.5, "path_every": 1, "r1_every": 1, "ema_kimg": 0.01,
+    "net": {"base": 64, "widest": 6, "latent": 6, "style": 6, "mapping_layers": 2, "group": 1, "noise": "none"},
+}  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "gan": {"name": "gan", "condition": "projection", "d_steps": 2, "lecam": 0.5, "lecam_start": 1, "r1": 0.1},
     "balance": {"name": "class-balancing-gan", "balance": {"cycle": 1}},
     "gsr": {"name": "gsr-gan", "net": {"name": "biggan", "width": 2}},
     "both": {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, "balance": {"cycle": 1}},
+    "style": {**STYLE, "name": "stylegan2", "lecam": 0.5, "gsr": {}},
+    "twins": {**STYLE, "name": "noisy-twins", "twins": {"sigma": 0.0, "strength": 1.0}},
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
@@ -36,7 +42,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")
 def run(name: str, folder: Path, first: Path) -> dict[str, Any]:
     needs = {"annotator": str(first)} | ({"classifier": str(first)} if "balance" in CASES[name] else {})
     settings = {"folder": str(folder), "steps": 2, "progress": False, "threads": 1}
-    recipe = validate({"data": DATA, "method": {**COMMON, **CASES[name]}, "needs": needs, "run": settings}, name)
+    method = {key: value for key, value in {**COMMON, **CASES[name]}.items() if value is not None}
+    recipe = validate({"data": DATA, "method": method, "needs": needs, "run": settings}, name)
     _, data, method = fit_recipe(recipe)
     few = data.streams["test"].subset(torch.arange(0, 600, 15))
     return {"state": method.state(), "judged": method.task.score(method, few, batch=64)}

@@ -22,6 +22,8 @@ METHODS = {
     "gan": "evenhand.methods.generate.gan:GAN",
     "class-balancing-gan": "evenhand.methods.generate.gan:ClassBalancing",
     "gsr-gan": "evenhand.methods.generate.gan:GroupSpectral",
+    "stylegan2": "evenhand.methods.generate.stylegan:StyleGAN2",
+    "noisy-twins": "evenhand.methods.generate.stylegan:NoisyTwins",
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
     "vaada": "evenhand.methods.adapt.vaada:VAADA",

@@ -37,6 +37,10 @@ class ClassEmbedding(Linear):
     def forward(self, labels: Tensor) -> Tensor:
         return F.embedding(labels, self.weight.t()) * self.scale + self.bias
 
+    def class_parameters(self) -> tuple[Tensor, None]:
+        """The embeddings of all classes, (K, d), for gSR; there is no second table."""
+        return self.weight.t() * self.scale + self.bias, None
+
 
 class Conv(nn.Module):
     """Equalised convolution, leaky ReLU if ``active``; ``down`` halves the side, after the filter."""

@@ -78,19 +78,22 @@ class LeCam:
 
     ``mean relu(D(x) - fake)^2 + mean relu(real - D(G))^2`` with averages ``real`` and ``fake`` of batch means, over
     all processes; without ``one_sided`` the relu is left out, as the papers print it. A call moves the averages,
-    then returns the penalty of its batch, which is zero in the first ``start`` calls.
+    then returns the penalty of its batch, which is zero in the first ``start`` calls. The averages begin with the
+    first batch's means, or ``from_zero``, as NoisyTwins' do.
     """
 
-    def __init__(self, decay: float = 0.99, start: int = 1000, *, one_sided: bool = True) -> None:
+    def __init__(
+        self, decay: float = 0.99, start: int = 1000, *, one_sided: bool = True, from_zero: bool = False
+    ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay={decay} is outside [0, 1): use 0.99")
-        self.decay, self.start, self.one_sided = decay, start, one_sided
+        self.decay, self.start, self.one_sided, self.from_zero = decay, start, one_sided, from_zero
         self.calls = 0
         self.averages = torch.zeros(2)  # of the scores of real and of fake images
 
     def __call__(self, real: Tensor, fake: Tensor) -> Tensor:
         means = parallel.mean(torch.stack([_wide(scores.detach()).mean() for scores in (real, fake)]))
-        kept = self.decay if self.calls else 0.0
+        kept = self.decay if self.calls or self.from_zero else 0.0
         self.averages = torch.lerp(means, self.averages.to(means), kept)
         self.calls += 1
         if self.calls <= self.start:

@@ -88,8 +88,8 @@ class Player:
         with self.optimizer.ascent(self.net if self.freeze_bn else None) as length:
             yield (length / self.scaler.scale(torch.ones_like(length))).nan_to_num(0.0, 0.0)
 
-    def step(self) -> None:
-        """Average over processes, unscale, clip, step, forget the gradients, move the average."""
+    def step(self, *, follow: bool = True) -> None:
+        """Average over processes, unscale, clip, step, forget the gradients, move the average unless told not to."""
         self._join()
         self.scaler.unscale_(self.optimizer)
         if self.clip is not None:
@@ -97,10 +97,12 @@ class Player:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._follow()
+        if follow:
+            self.follow()
 
     @torch.no_grad()
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Move the average: part of ``step``, or after the last of several steps."""
         if self.average is None or self.ema is None:
             return
         self.averaged += 1

@@ -44,8 +44,11 @@ __all__ = [
 class Conditional(Protocol):
     """A layer with parameters of its own for every class."""
 
-    def class_parameters(self) -> tuple[Tensor, Tensor]:
-        """Residual gain e (the layer multiplies by 1 + e) and bias of all classes, (K, d) each, with gradients."""
+    def class_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Residual gain e (the layer multiplies by 1 + e) and bias of all classes, (K, d) each, with gradients.
+
+        StyleGAN2's is its class embedding, and there is no bias.
+        """
 
 
 def gsr_loss(
@@ -96,7 +99,7 @@ def conditional_parameters(generator: nn.Module) -> tuple[list[Tensor], list[Ten
         name = type(generator).__name__
         raise ValueError(f"{name} has no conditional BatchNorm of ours: give gsr_loss lists of (K, d) tensors instead")
     gains, biases = zip(*pairs, strict=True)
-    return list(gains), list(biases)
+    return list(gains), [bias for bias in biases if bias is not None]
 
 
 def inverse_effective_number(counts: PerClass, alpha: float = 0.99) -> Tensor:

@@ -27,7 +27,7 @@ from evenhand.errors import UserError
 from evenhand.measure.judging import Judge
 from evenhand.methods.generate.class_balancing import Balance
 from evenhand.methods.generate.gsr import Spectral, spectral_norms
-from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GANTable, GSRSettings, check_gan
+from evenhand.methods.generate.tables import ClassBalancingSettings, GANSettings, GSRSettings, check_gan
 from evenhand.methods.generate.term import Term
 from evenhand.methods.protocol import Drawer, Progress
 from evenhand.nets.gan import Verdict
@@ -43,10 +43,10 @@ class GAN(Drawer):
     """Two players, and the terms of the generator's loss by name."""
 
     table: Any = GANSettings
-    check = staticmethod(check_gan)
+    check: Any = staticmethod(check_gan)
 
     def __init__(
-        self, settings: GANTable, data: Data, *, seed: int, device: torch.device, annotator: Any = None,
+        self, settings: Any, data: Data, *, seed: int, device: torch.device, annotator: Any = None,
         classifier: Any = None,
     ) -> None:  # fmt: skip
         self.settings, self.data, self.seed, self.device = settings, data, seed, device
@@ -54,10 +54,8 @@ class GAN(Drawer):
         if lone := [name for name, count in zip(data.classes, data.counts, strict=True) if count == 1]:
             warnings.warn(f"one training image of class {', '.join(lone[:5])}: it can only be repeated", stacklevel=2)
         self.judge = Judge(settings.measure, data, annotator, device)
-        draws, tells = settings.net.build(data.facts.size[0], data.inputs, len(data.classes), settings.condition)
-        self.generator = settings.optim_g.player(draws.to(device), settings.ema or None)
-        self.discriminator = settings.optim_d.player(tells.to(device))
-        self.latent: int = draws.latent  # type: ignore[assignment]
+        self.generator, self.discriminator = self.players()
+        self.latent: int = self.generator.net.latent  # type: ignore[assignment]
         self.lecam = LeCam(start=settings.lecam_start)
         self.terms: dict[str, Term] = {}
         if settings.balance and settings.balance.trade_off:
@@ -68,6 +66,11 @@ class GAN(Drawer):
         self.labelled = settings.condition in ("projection", "acgan") or any(t.labelled for t in self.terms.values())
         self.step = 0
         self.noise, self.shake = dice(seed), dice(seed)
+
+    def players(self) -> tuple[Player, Player]:
+        s, data = self.settings, self.data
+        draws, tells = s.net.build(data.facts.size[0], data.inputs, len(data.classes), s.condition)
+        return s.optim_g.player(draws.to(self.device), s.ema or None), s.optim_d.player(tells.to(self.device))
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         s, count, view = self.settings, len(needed(streams, "labelled")), self.data.train_view
@@ -163,10 +166,13 @@ class GAN(Drawer):
         return loss.detach()
 
     def _judgement(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> Verdict:
-        if self.settings.diffaugment:
-            images = diffaugment(images, self.shake, self.settings.diffaugment)
-        verdict: Verdict = self.discriminator.net.train().requires_grad_(learning)(images, labels)
+        net = self.discriminator.net.train().requires_grad_(learning)
+        verdict: Verdict = net(self._augmented(images), labels)
         return verdict
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        policy = self.settings.diffaugment
+        return diffaugment(images, self.shake, policy) if policy else images
 
     def _draw(
         self, count: int, chance: torch.Generator, frequencies: Tensor | None = None

@@ -57,4 +57,5 @@ class Spectral(Term):
 def spectral_norms(draws: nn.Module) -> dict[str, Tensor]:
     """What explodes: largest singular values of every layer's grouped class gains and biases, (layers, K) each."""
     gains, biases = conditional_parameters(draws)
-    return {"sigma_gain": class_spectral_norms(gains).cpu(), "sigma_bias": class_spectral_norms(biases).cpu()}
+    found = {"sigma_gain": gains, "sigma_bias": biases}
+    return {name: class_spectral_norms(tables).cpu() for name, tables in found.items() if tables}

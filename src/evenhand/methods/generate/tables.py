@@ -129,6 +129,13 @@ class GSRSettings(GANTable):
 
 def check_gan(settings: GANTable, data: Data, given: Collection[str]) -> None:
     """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
+    check_drawing(settings, data, given)
+    with torch.device("meta"):
+        settings.net.build(data.facts.size[0], data.inputs, len(data.classes), settings.condition)
+
+
+def check_drawing(settings: Any, data: Data, given: Collection[str]) -> None:
+    """What holds for any network."""
     size = data.facts.size
     if data.facts.kind != "images":
         raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
@@ -143,5 +150,3 @@ def check_gan(settings: GANTable, data: Data, given: Collection[str]) -> None:
         check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
     elif "classifier" in given:
         raise UserError("needs.classifier is for the balance term: add [method.balance], or leave it out")
-    with torch.device("meta"):
-        settings.net.build(size[0], data.inputs, len(data.classes), settings.condition)

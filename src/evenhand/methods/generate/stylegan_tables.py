@@ -1,0 +1,154 @@
+"""The [method] tables of StyleGAN2 and NoisyTwins, with the papers' defaults, and what cannot work with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from torch import nn
+from torch.optim import Adam as TorchAdam
+
+from evenhand import parallel
+from evenhand.data.prepared import Data
+from evenhand.errors import UserError
+from evenhand.measure.judging import Measure
+from evenhand.methods.generate.gsr import SpectralSettings
+from evenhand.methods.generate.tables import Adam, check_drawing
+from evenhand.nets.stylegan2 import Discriminator, Generator
+from evenhand.pieces.gan_losses import Adversarial
+from evenhand.pieces.player import Player
+from evenhand.settings import Settings
+
+
+class StyleNets(Settings):
+    """StyleGAN2's pair of networks."""
+
+    base: int = Field(16384, gt=0, description="channels at a side are base / side ...")
+    widest: int = Field(512, gt=0, description="... and at most this many")
+    latent: int = Field(512, gt=0, description="size of the noise z")
+    style: int = Field(512, gt=0, description="size of the styles w and of the generator's class embedding")
+    mapping_layers: int = Field(8, gt=0, description="of the generator's mapping network; the discriminator's has 8")
+    residual: bool = Field(True, description="linear ways beside the discriminator's blocks; false: 'orig'")
+    group: int = Field(8, gt=0, description="images in a minibatch standard deviation, within a process; 1: off")
+    noise: Literal["random", "none"] = Field("random", description="of training, added to the synthesis layers")
+
+    def build(self, size: int, channels: int, num_classes: int, condition: str) -> tuple[nn.Module, nn.Module]:
+        classes = 0 if condition == "none" else num_classes
+        draws = Generator(
+            size, channels, classes, latent=self.latent, style=self.style, base=self.base, widest=self.widest,
+            mapping_layers=self.mapping_layers,
+        )  # fmt: skip
+        return draws, Discriminator(
+            size, channels, classes, base=self.base, widest=self.widest, group=self.group, residual=self.residual
+        )
+
+
+class LazyAdam(Adam):
+    """The optimiser of one player, before it is rescaled for the steps that its regulariser takes in between."""
+
+    lr: float = Field(2.5e-3, gt=0)
+    beta1: float = Field(0.0, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+
+    def lazy_player(self, net: nn.Module, every: int, ema: float | None = None) -> Player:
+        """lr q and betas^q with ``q = every / (every + 1)``: as far in ``every + 1`` steps as else in ``every``."""
+        q = every / (every + 1)
+        adam = TorchAdam(net.parameters(), self.lr * q, (self.beta1**q, self.beta2**q), self.eps, fused=True)
+        return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
+
+
+class TwinsSettings(Settings):
+    """[method.twins]: NoisyTwins on StyleGAN2."""
+
+    sigma: float = Field(0.75, ge=0, description="mean std of the noise on class embeddings; 0: twins alone")
+    alpha: float = Field(0.99, ge=0, lt=1, description="of the effective number: rare classes get more; 0: all alike")
+    strength: float = Field(0.01, ge=0, description="weight of the twins' loss; 0: noise alone, and no twins")
+    off_diagonal: float = Field(0.05, ge=0, description="weight of correlations between dimensions of w")
+    start: int = Field(0, ge=0, description="step from which on the loss counts; twins are drawn from the first")
+
+
+class ADASettings(Settings):
+    """[method.ada]: adaptive augmentation of all that is judged."""
+
+    target: float = Field(0.6, ge=-1, le=1, description="mean sign of real images' scores that is aimed at")
+    kimg: float = Field(500.0, ge=0, description="thousand images in which it can go from 0 to 1; 0: no ADA")
+    every: int = Field(4, gt=0, description="steps between adjustments")
+    p: float = Field(0.0, ge=0, le=1, description="the probability to begin with")
+
+
+class StyleTable(Settings):
+    """What StyleGAN2 has with and without NoisyTwins."""
+
+    loss: ClassVar[Adversarial] = "non-saturating"
+    d_steps: ClassVar[int] = 1
+    balance: ClassVar[None] = None
+
+    batch: int = Field(128, gt=0, description="images of a step of either player, over all processes")
+    net: StyleNets = StyleNets()
+    condition: Literal["none", "projection"] = Field("projection", description="whether both players know the class")
+    pad: bool = Field(False, description="black frame up to the next power of two, cropped from what is drawn")
+    optim_g: LazyAdam = LazyAdam()
+    optim_d: LazyAdam = LazyAdam()
+    mixing: float = Field(0.9, ge=0, le=1, description="chance that a batch's later layers get other styles")
+    r1: float = Field(0.01, ge=0, description="weight of the R1 gradient penalty; 0: off")
+    r1_every: int = Field(16, gt=0, description="steps between R1 steps, which count so much more")
+    path: float = Field(2.0, ge=0, description="weight of path-length regularisation; 0: off, 4: as NoisyTwins ran it")
+    path_every: int = Field(4, gt=0, description="steps between path-length steps, which count so much more")
+    path_start: int = Field(0, ge=0, description="step from which on it is taken")
+    ema_kimg: float = Field(20.0, ge=0, description="thousand images in which the averaged generator forgets half")
+    ema_rampup: float = Field(0.0, ge=0, description="at most this share of the images seen so far; 0: no such bound")
+    diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
+    ada: ADASettings | None = Field(None, description="table: adaptive augmentation of all that is judged")
+    lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")
+    lecam_start: int = Field(1, ge=0, description="discriminator steps before it")
+    gsr: SpectralSettings | None = Field(None, description="table: a brake on the generator's class embeddings")
+    twins: TwinsSettings | None = Field(None, description="table: NoisyTwins")
+    measure: Measure = Measure()
+
+    @model_validator(mode="after")
+    def _conditional(self) -> StyleTable:
+        if self.condition == "none" and ((self.gsr and self.gsr.strength) or self.twins):
+            what = "NoisyTwins acts" if self.twins else "gSR acts"
+            raise ValueError(f"{what} on class embeddings: set condition to projection")
+        return self
+
+
+class StyleGANSettings(StyleTable):
+    """[method] of StyleGAN2, the baseline."""
+
+    name: Literal["stylegan2"] = "stylegan2"
+
+
+class NoisyTwinsSettings(StyleTable):
+    """[method] of NoisyTwins as on CIFAR-10-LT."""
+
+    name: Literal["noisy-twins"] = "noisy-twins"
+    twins: TwinsSettings = TwinsSettings()
+
+
+def side_of(size: int, pad: bool) -> int:
+    """The side that StyleGAN2 draws for images of this one."""
+    return max(8, 1 << (size - 1).bit_length()) if pad else size
+
+
+def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> None:
+    """Refuse what cannot work, before what is ``given`` in [needs] is trained for it."""
+    size, classes = data.facts.size[0] if data.facts.size else 0, len(data.classes)
+    if data.facts.kind == "images" and (size < 8 or size & (size - 1)) and not settings.pad:
+        raise UserError(
+            f"images are {size} pixels a side, StyleGAN2 draws 8, 16, 32, ...: set method.pad = true, which frames "
+            f"them to {side_of(size, True)}, or of files data.size = {side_of(size, True)}"
+        )
+    if classes < 2 and settings.condition != "none":
+        raise UserError(f"{classes} class leaves nothing to condition on: set method.condition = 'none', without twins")
+    pairs = 2 * parallel.world()
+    if settings.twins and settings.twins.strength and (settings.batch % pairs or settings.batch < 4):
+        whose = f" in each of {pairs // 2} processes" if pairs > 2 else ""
+        usable = max(2 * pairs, settings.batch // pairs * pairs)
+        raise UserError(f"method.batch = {settings.batch} cannot be halved into twins{whose}: use {usable}")
+    bounds = settings.net
+    if data.facts.kind == "images" and bounds.base < (side := side_of(size, settings.pad)):
+        raise UserError(f"method.net.base = {bounds.base} leaves no channels at {side} pixels: use at least {side}")
+    check_drawing(settings, data, given)

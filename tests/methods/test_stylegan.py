@@ -1,0 +1,239 @@
+"""StyleGAN2 and NoisyTwins as methods: what is drawn, saved, refused; the steps are in test_stylegan_step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenhand.data.prepared import Data
+from evenhand.errors import UserError
+from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2, agreement, average_decay
+from evenhand.methods.generate.stylegan_tables import check_style, side_of
+from evenhand.methods.recognise.classifier import LongTailClassifier
+from evenhand.pieces.spectral import conditional_parameters
+from evenhand.pieces.twins import cross_correlation
+from helpers import batches, seeded
+from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, run
+
+__all__ = ["data", "judge"]  # fixtures
+pytestmark = pytest.mark.filterwarnings("ignore:one training image", "ignore:the spectral norm of class")
+
+EVERYTHING = {"mixing": 0.5, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2}
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+# NoisyTwins
+
+
+def test_without_noise_and_twins_it_is_stylegan2_bit_for_bit(data: Data, judge: LongTailClassifier) -> None:
+    """Spec 03, 10a.7: no stray random draw."""
+    plain = build(data, judge, **EVERYTHING)
+    off = build(data, judge, NoisyTwins, twins={"sigma": 0.0, "strength": 0.0}, **EVERYTHING)
+    on = build(data, judge, NoisyTwins, twins=TWINS, **EVERYTHING)
+    steps = batches(plain, data, 2)
+    said = [run(gan, steps) for gan in (plain, off, on)]
+    assert same(said[0], said[1])
+    assert same(plain.state(), off.state())
+    assert not same(plain.state(), on.state())
+
+
+def test_noise_is_on_in_training_and_off_in_drawing(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, twins=TWINS)
+    run(gan, batches(gan, data, 1))
+    z, labels = torch.randn(3, 6, generator=seeded()), torch.tensor([0, 4, 9])
+    for net, given in ((gan.generator.net, (z, labels)), (gan.discriminator.net, (labels,))):
+        net.train()
+        assert not torch.equal(net.mapping(*given), net.mapping(*given))
+        net.eval()
+        assert torch.equal(net.mapping(*given), net.mapping(*given))
+    drawn = [gan.sample(4, torch.tensor([0, 1, 8, 9]), chance=seeded()) for _ in range(2)]
+    assert torch.equal(*drawn)
+    silent = copy.deepcopy(gan.generator.average).train()  # the average has no noise at all
+    assert torch.equal(silent.mapping(z, labels), silent.mapping(z, labels))
+
+
+def test_twins_share_noise_and_label_and_differ_in_the_embedding(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, twins=TWINS, mixing=1.0)
+    seen: list[Any] = []
+    gan.generator.net.mapping.register_forward_pre_hook(lambda _, given: seen.append(given))
+    run(gan, batches(gan, data, 1))
+    z, labels = seen[0]
+    assert torch.equal(z[:2], z[2:])
+    assert torch.equal(labels[:2], labels[2:])
+    mixed, again = seen[1]
+    assert not torch.equal(mixed[:2], mixed[2:])  # fresh for each row
+    assert torch.equal(again, labels)
+    z, labels = seen[2]  # the discriminator's fakes are no twins
+    assert len(z) == len(z.unique(dim=0)) == 4
+
+
+def test_twins_loss_reaches_mapping_and_embedding_alone(data: Data, judge: LongTailClassifier) -> None:
+    """Spec 03, 10a.6."""
+    from evenhand.pieces.twins import twins_loss
+
+    gan = build(data, judge, twins=TWINS)
+    ws, asked = gan.styles(4, twins=True)
+    twins_loss(*ws[:, 0].chunk(2), off_diagonal=0.1).backward()
+    for name, parameter in gan.generator.net.named_parameters():
+        assert (parameter.grad is not None) == name.startswith("mapping."), name
+    columns = gan.generator.net.mapping.embed.weight.grad.abs().sum(0) > 0
+    assert not columns[[k for k in range(10) if k not in asked.tolist()]].any()
+    assert all(p.grad is None for p in gan.discriminator.net.parameters())
+
+
+def test_agreement_is_of_the_correlation() -> None:
+    a, b = torch.randn(2, 20, 5, generator=seeded())
+    c = cross_correlation(a, b)
+    found = agreement(a, b)
+    assert float(found["twins_diagonal"]) == pytest.approx(float(sum(c[j, j] for j in range(5)) / 5))
+    off = sum(float(c[j, k]) ** 2 for j in range(5) for k in range(5) if j != k)
+    assert float(found["twins_energy"]) == pytest.approx(off, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kimg", "rampup", "step", "decay"),
+    [
+        (20, 0, 7, 0.9955737), (500, 0, 7, 0.9998226), (500, 0.05, 0, 0.0), (500, 0.05, 40, 0.5**0.5),
+        (500, 0.05, 10**6, 0.9998226),
+    ],
+)  # fmt: skip
+def test_average_forgets_by_images(kimg: float, rampup: float, step: int, decay: float) -> None:
+    """Spec 03, 10a.9."""
+    assert average_decay(128, step, kimg, rampup) == pytest.approx(decay, abs=1e-7)
+
+
+def test_style_zero_is_never_mixed(data: Data, judge: LongTailClassifier) -> None:
+    """Spec 03, 10a.8."""
+    gan, cuts = build(data, judge, mixing=1.0), set()
+    for seed in range(60):
+        gan.noise = seeded(seed)
+        ws, labels = gan.styles(2)
+        gan.noise = seeded(seed)
+        z, _ = gan._draw(2, gan.noise)
+        kept = (ws == gan.generator.net.mapping(z, labels)).all(2).all(0).tolist()
+        cuts.add(sum(kept))
+        assert kept == sorted(kept, reverse=True)
+    assert cuts == set(range(1, 8))
+
+
+# drawing and saving
+
+
+def test_frame_is_black_and_cropped_from_what_is_drawn(data: Data, judge: LongTailClassifier) -> None:
+    assert [side_of(size, True) for size in (3, 8, 9, 28, 32, 100)] == [8, 8, 16, 32, 32, 128]
+    assert side_of(28, False) == 28
+    gan = build(data, judge, pad=True)
+    framed = gan.framed(torch.zeros(1, 3, 28, 28))
+    assert framed.shape[-2:] == (32, 32)
+    assert torch.equal(framed[..., 2:30, 2:30], torch.zeros(1, 3, 28, 28))
+    assert float(framed.sum()) == -3 * (32**2 - 28**2)
+    whole = gan.sample(2, torch.tensor([0, 1]), chance=seeded())
+    gan.data = replace(gan.data, facts=gan.data.facts.model_copy(update={"size": (28, 28)}))
+    assert torch.equal(gan.sample(2, torch.tensor([0, 1]), chance=seeded()), whole[..., 2:30, 2:30])
+
+
+def test_state_has_the_path_mean_and_ada(data: Data, judge: LongTailClassifier) -> None:
+    gan, other = (build(data, judge, ada={"kimg": 0.01, "every": 1, "target": -1.0}, **EVERYTHING) for _ in range(2))
+    run(gan, batches(gan, data, 1))
+    assert float(gan.path_mean) > 0
+    assert gan.ada.p > 0
+    other.load_state(copy.deepcopy(gan.state()))
+    assert same(other.state(), gan.state())
+
+
+def test_gsr_acts_on_the_embedding(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, gsr={})
+    gains, biases = conditional_parameters(gan.generator.net)
+    assert ([g.shape for g in gains], biases) == ([(10, 6)], [])
+    torch.testing.assert_close(gains[0], gan.generator.net.mapping.embed(torch.arange(10)))
+    gan.terms["gsr"](torch.empty(0), None).backward()
+    touched = [name for name, p in gan.generator.net.named_parameters() if p.grad is not None]
+    assert touched == ["mapping.embed.weight", "mapping.embed.bias"]
+
+
+def test_z_sensitivity_is_small_when_styles_ignore_z(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge)
+    before = gan.z_sensitivity()
+    assert before.shape == (10,)
+    assert (before > 0.01).all()
+    with torch.no_grad():
+        for net in (gan.generator.net, gan.generator.average):
+            net.mapping.fc0.weight[:, :6] = 0
+    assert gan.z_sensitivity().max() < 1e-9
+    traces = gan.traces()
+    assert traces["z_sensitivity"] < 1e-9
+    assert f"z_sensitivity:{data.classes[9]}" in traces
+    assert len(gan.details()["z_sensitivity"]) == 10
+    assert "z_sensitivity" not in build(data, judge, condition="none").traces()
+
+
+# refused
+
+
+def facts(data: Data, **changes: Any) -> Data:
+    return replace(data, facts=data.facts.model_copy(update=changes))
+
+
+def refused(data: Data, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        check_style(StyleGAN2.table(**{**BASE, **options}), data, ["annotator"])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_sizes_that_are_no_power_of_two(data: Data) -> None:
+    odd = facts(data, size=(28, 28))
+    assert refused(odd) == (
+        "images are 28 pixels a side, StyleGAN2 draws 8, 16, 32, ...: set method.pad = true, which frames them to 32, "
+        "or of files data.size = 32"
+    )
+    check_style(StyleGAN2.table(**BASE, pad=True), odd, ["annotator"])
+    assert "crop them" in refused(facts(data, size=(32, 16)))
+    assert "method.net.base = 8 leaves no channels at 32 pixels" in refused(data, net=NET | {"base": 8})
+
+
+def test_one_class(data: Data) -> None:
+    lone = facts(data, classes=("only",), counts=[12])
+    assert refused(lone).startswith("1 class leaves nothing to condition on: set method.condition = 'none'")
+    check_style(StyleGAN2.table(**BASE, condition="none"), lone, ["annotator"])
+
+
+@pytest.mark.parametrize(("batch", "usable"), [(7, 6), (2, 4), (1, 4)])
+def test_a_batch_that_cannot_be_halved(batch: int, usable: int, data: Data) -> None:
+    said = refused(data, batch=batch, twins={})
+    assert said == f"method.batch = {batch} cannot be halved into twins: use {usable}"
+    check_style(StyleGAN2.table(**BASE | {"batch": batch, "twins": {"strength": 0.0}}), data, ["annotator"])
+
+
+def test_a_checkpoint_with_other_sizes(data: Data, judge: LongTailClassifier) -> None:
+    gan, wider = build(data, judge), build(data, judge, net=NET | {"widest": 7})
+    with pytest.raises(UserError, match=r"generator has other sizes: .* is \(6,.*here \(7,") as caught:
+        wider.load_state(gan.state())
+    assert "\n" not in str(caught.value)
+    before = copy.deepcopy(wider.state())
+    assert same(wider.state(), before)
+
+
+@pytest.mark.parametrize(("table", "what"), [("twins", "NoisyTwins"), ("gsr", "gSR")])
+def test_class_terms_need_classes(table: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"{what} acts on class embeddings: set condition to projection"):
+        StyleGAN2.table(condition="none", **{table: {}})
+
+
+def test_ada_can_be_switched_off(data: Data, judge: LongTailClassifier) -> None:
+    assert build(data, judge, ada={"kimg": 0.0}).ada is None
+    assert build(data, judge, ada={}).ada.kimg == 500
