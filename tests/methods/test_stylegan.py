@@ -12,10 +12,11 @@ from torch import Tensor
 
 from evenhand.data.prepared import Data
 from evenhand.errors import UserError
-from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2, agreement, average_decay
+from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
 from evenhand.methods.generate.stylegan_tables import check_style, side_of
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.pieces.spectral import conditional_parameters
+from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
 from helpers import batches, seeded
 from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, run

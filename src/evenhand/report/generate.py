@@ -31,11 +31,14 @@ CURVES = {
     "fid": "FID", "label_kl": "label KL", "diversity": "diversity, median class",
     "diversity_min": "diversity, worst class", "patterns_min": "patterns, worst class",
     "collapsed": "collapsed classes", "sigma_max": "largest spectral norm",
+    "z_sensitivity": "z-sensitivity, mean of classes",
 }  # fmt: skip
 TRACES = {
     "share": "Share of a class in what is drawn, by the annotator's labels.",
-    "sigma": "Spectral norm of a class's conditional-BatchNorm gains, largest over layers: one that explodes goes "
-    "with collapse.",
+    "sigma": "Spectral norm of a class's conditional-BatchNorm gains, largest over layers, or of its embedding: "
+    "one that explodes goes with collapse.",
+    "z_sensitivity": "z-sensitivity: share of the variance of StyleGAN2's styles that the noise gives a class; at 0 it "
+    "draws one image.",
     "diversity": "Diversity: spread of a class's drawn images over that of its real ones, in features.",
     "patterns": "Patterns: effective number of different images among those drawn of a class, over that of real ones.",
     "frequency": "Effective frequency: how often the class was drawn lately, as the balancing term sees it.",

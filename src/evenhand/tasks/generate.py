@@ -43,6 +43,7 @@ class Generate(Task):
         Metric("class_shares", "drawn"),
         score("diversity", digits=2),
         score("patterns", digits=2),
+        score("z_sensitivity", "z-sensitivity", digits=2),
     )
     judged_by = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
     whole = True

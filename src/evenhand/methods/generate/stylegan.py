@@ -18,16 +18,22 @@ from torch.nn.functional import pad
 from evenhand import parallel
 from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data
-from evenhand.errors import UserError
 from evenhand.measure.latents import z_sensitivity
 from evenhand.methods.generate.gan import GAN
-from evenhand.methods.generate.stylegan_tables import NoisyTwinsSettings, StyleGANSettings, check_style, side_of
+from evenhand.methods.generate.stylegan_tables import (
+    NoisyTwinsSettings,
+    StyleGANSettings,
+    check_sizes,
+    check_style,
+    side_of,
+)
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
 from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, r1_penalty
 from evenhand.pieces.player import Player
-from evenhand.pieces.twins import EmbeddingNoise, cross_correlation, noise_scale, twins_loss
+from evenhand.pieces.stylegan import agreement, average_decay, path_lengths
+from evenhand.pieces.twins import EmbeddingNoise, noise_scale, twins_loss
 from evenhand.randomness import dice
 
 MEAN_DECAY = 0.998  # of the mean style, for truncation
@@ -239,7 +245,7 @@ class StyleGAN2(GAN):
 
     def load_state(self, state: dict[str, Any]) -> None:
         for player, own in (("generator", self.generator.net), ("discriminator", self.discriminator.net)):
-            _same_sizes(state[player]["net"], own.state_dict(), player)
+            check_sizes(state[player]["net"], own.state_dict(), player)
         super().load_state(state)
         self.path_mean = state["path_mean"].to(self.device)
         if self.ada:
@@ -250,34 +256,3 @@ class NoisyTwins(StyleGAN2):
     """Spec 03 with the paper's values around it."""
 
     table = NoisyTwinsSettings
-
-
-def average_decay(batch: int, step: int, kimg: float, rampup: float) -> float:
-    """``0.5^(batch / h)``: of the averaged generator, half of which is younger than ``h`` images."""
-    images = 1000 * kimg
-    if rampup:
-        images = min(images, rampup * batch * step)
-    return float(0.5 ** (batch / max(images, 1e-8)))
-
-
-def path_lengths(images: Tensor, ws: Tensor, probe: Tensor) -> Tensor:
-    """(N,) lengths of ``d <images, probe> / d ws``, root mean square over layers."""
-    (slope,) = torch.autograd.grad((images * probe).sum(), ws, create_graph=True)
-    return slope.square().sum(2).mean(1).sqrt()
-
-
-def agreement(first: Tensor, second: Tensor) -> dict[str, Tensor]:
-    """How alike twins are, and how much dimensions repeat each other: mean diagonal and off-diagonal energy."""
-    c = cross_correlation(first, second)
-    diagonal = c.diagonal()
-    return {"twins_diagonal": diagonal.mean(), "twins_energy": c.square().sum() - diagonal.square().sum()}
-
-
-def _same_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:
-    for name, value in own.items():
-        has = tuple(found[name].shape) if name in found else "missing"
-        if has != tuple(value.shape):
-            raise UserError(
-                f"the checkpoint's {whose} has other sizes: {name} is {has}, here {tuple(value.shape)}; "
-                "open it with the [method.net] and data.size that it was trained with"
-            )

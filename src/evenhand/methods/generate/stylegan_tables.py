@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Adam as TorchAdam
 
 from evenhand import parallel
@@ -152,3 +152,14 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
     if data.facts.kind == "images" and bounds.base < (side := side_of(size, settings.pad)):
         raise UserError(f"method.net.base = {bounds.base} leaves no channels at {side} pixels: use at least {side}")
     check_drawing(settings, data, given)
+
+
+def check_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:
+    """Refuse weights of a network of other sizes, in one line."""
+    for name, value in own.items():
+        has = tuple(found[name].shape) if name in found else "missing"
+        if has != tuple(value.shape):
+            raise UserError(
+                f"the checkpoint's {whose} has other sizes: {name} is {has}, here {tuple(value.shape)}; "
+                "open it with the [method.net] and data.size that it was trained with"
+            )
