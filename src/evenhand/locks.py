@@ -12,7 +12,7 @@ from evenhand.errors import UserError
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool) -> Iterator[None]:
+def held(folder: Path, *, wait: bool, other: str = "run.folder") -> Iterator[None]:
     """Hold the lock beside ``folder`` for all processes of a run; another holder is waited for, or named."""
     if not parallel.is_writer():
         yield
@@ -20,12 +20,12 @@ def held(folder: Path, *, wait: bool) -> Iterator[None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {folder} ({error.strerror}); choose another run.folder") from error
+        raise UserError(f"cannot write {folder} ({error.strerror}); choose another {other}") from error
     with folder.with_name(f".{folder.name}.lock").open("a+") as file:
         if not _take(file.fileno(), wait):
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise UserError(f"{folder} is in use by process {holder}: wait for it, or choose another run.folder")
+            raise UserError(f"{folder} is in use by process {holder}: wait for it, or choose another {other}")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

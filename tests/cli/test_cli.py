@@ -350,7 +350,7 @@ def refused(cli: Cli, tiny: Path, *changes: str) -> str:
         ("data.set=no/such/folder", "no/such/folder"),
         ("data.imbalance=1000", "imbalance 1000"),
         ("data.n_max=1000", "1000"),
-        ("data.val_per_class=100", "held out"),
+        ("data.val_per_class=100", "too few to hold out"),
         ("data.test_per_class=100", "100"),
         ("data.groups=5/6", "5/6"),
         ('data.order=["disc", "rink"]', "did you mean 'ring'?"),
@@ -496,3 +496,46 @@ def test_a_full_disk_is_one_line_and_keeps_a_whole_checkpoint(tiny: Path) -> Non
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "disk full" in done.stderr
     assert 0 < checkpoint.load(tiny.parent / "last.pt")["step"] < 80
+
+
+# a folder without a recipe
+
+
+def test_look_prints_every_class_and_writes_a_page(cli: Cli, photos: Path) -> None:
+    seen = cli("look", photos, "--html", photos.parent / "look.html")
+    assert seen.fine() == "" or all(name in seen.out for name in ("cat", "dog", "advice: evenhand train"))
+    assert "cat" in seen.out
+    assert "<img" in (photos.parent / "look.html").read_text()
+
+
+def test_train_a_folder_chooses_trains_and_writes_it_down(
+    cli: Cli, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evenhand.errors import UserError
+    from evenhand.run import choosing
+
+    def missing(_: str) -> Path:
+        raise UserError("offline")
+
+    monkeypatch.chdir(photos.parent)
+    monkeypatch.setattr(choosing, "obtain_weights", missing)
+    small = (
+        "--set",
+        "method.net.width=8",
+        "--set",
+        "data.size=32",
+        "--set",
+        "run.epochs=1",
+        "--set",
+        "run.progress=false",
+    )
+    text = cli("train", "photos", "--budget", "1m", *small).fine()
+    assert "recipe: " in text
+    assert "cannot be had (offline)" in text.replace("\n", " ")
+    assert "measured on cpu" in text
+    kept = (photos.parent / "runs" / "photos-first-0" / "recipe.toml").read_text()
+    assert 'set = "photos"' in kept
+    assert "chosen for photos" in kept
+    assert "already holds a run" in cli("train", "photos").mistake()
+    assert "give its folder" in cli("train", "photos", "--resume").mistake()
+    assert "are for data" in cli("train", "folder", "--budget", "1m").mistake()

@@ -65,7 +65,7 @@ def test_list_of_one_kind(cli: Cli, what: str, some: list[str]) -> None:
     text = cli("list", what).fine()
     for name in some:
         assert name in text
-    others = {"methods": "sdat-ablation", "recipes": "imdb-lt", "nets": "wrn28-8", "data": "quickdraw"}
+    others = {"methods": "sdat-ablation", "recipes": "imdb-lt", "nets": "wrn28-8", "data": "fid-inception"}
     for other, name in others.items():
         assert (name in text) == (other == what), name
 

@@ -54,6 +54,17 @@ CASES: dict[str, Tree] = {
     "la-lpf": classifier({"name": "lpf-sgd", "lpf_gamma": 0.01, "lpf_parts": 2}, loss="la"),
     "crt": {"method": {"name": "second-stage", "rule": "crt", "batch": 16}},
     "mislas": {"method": {"name": "second-stage", "rule": "mislas", "batch": 16}},
+    "selmix": {
+        "method": {"name": "selmix", "batch": 8, "cycle": 2, "objective": "min-recall", "optim": {"lr": 0.05}},
+        "data": {"unlabelled_max": 24},
+    },
+    "selmix-labelled": {"method": {"name": "selmix", "batch": 8, "cycle": 2, "optim": {"lr": 0.05}}},
+    "deit-lt": {
+        "method": {
+            "name": "deit-lt", "batch": 16, "net": {"name": "vit-tiny", "width": 8, "depth": 1, "heads": 2},
+            "drw_start": 1, "mix": False, "optim": {"lr": 1e-4, "warmup": 1, "accumulate": 2},
+        },
+    },
 }  # fmt: skip
 
 
@@ -61,11 +72,19 @@ def recipe(name: str, folder: Path, first: Path, **run: Any) -> Any:
     case = copy.deepcopy(CASES.get(name, FIRST))
     tree = {
         **case,
-        "data": {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []},
+        "data": {
+            "set": "shapes",
+            "n_max": 12,
+            "imbalance": 10,
+            "val_per_class": 2,
+            "augment": [],
+            **case.get("data", {}),
+        },
         "run": {"folder": str(folder), "steps": STEPS, "log_every": 1, "progress": False, **run},
     }
-    if case["method"]["name"] == "second-stage":
-        tree["needs"] = {"first": str(first)}
+    need = {"second-stage": "first", "selmix": "first", "deit-lt": "teacher"}.get(case["method"]["name"])
+    if need is not None:
+        tree["needs"] = {need: str(first)}
     return validate(tree, name)
 
 
@@ -80,8 +99,13 @@ def run(name: str, folder: Path, first: Path, **options: Any) -> Tree:
 def main(folder: Path, first: Path) -> None:
     torch.set_num_threads(1)
     parallel.start(CPU)
-    data = prepare_data(recipe("first", folder, first).data)
-    opening.prepare_data = lambda *_, **__: data  # all cases have the same
+    read: Tree = {}
+
+    def once(settings: Any, *_: Any, **__: Any) -> Any:
+        key = settings.model_dump_json()
+        return read[key] if key in read else read.setdefault(key, prepare_data(settings))
+
+    opening.prepare_data = once
     own = folder / str(parallel.rank())
     for name in CASES:
         found = run(name, own / name, first)

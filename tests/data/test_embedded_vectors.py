@@ -128,6 +128,7 @@ def test_embedding_is_the_frozen_network_in_eval_mode(weights: str) -> None:
         torch.testing.assert_close(found["train"].fetch(torch.arange(70)), net.features(x), atol=1e-5, rtol=1e-4)
     assert found["train"].labels is streams["train"].labels
     assert len(found["test"]) == 3
+    assert found["test"].samples.origin is streams["test"].samples  # what a report shows
 
 
 def test_embedding_is_computed_once_for_the_same_samples_weights_and_side(
@@ -160,7 +161,7 @@ def test_grey_images_are_embedded_too(weights: str) -> None:
     ("network", "says"),
     [
         ("mobilenet_v3", "no network 'mobilenet_v3'; did you mean 'mobilenet_v2'"),
-        ("resnet50", "needs weights: write 'resnet50:path/to/file', or use mobilenet_v2"),
+        ("resnet34", "needs weights: write 'resnet34:path/to/file', or use mobilenet_v2, resnet18, resnet50"),
         ("resnet50:nowhere.pt", "weights 'nowhere.pt' are not a file"),
     ],
 )

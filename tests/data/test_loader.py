@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,43 @@ def test_files_are_cropped_while_decoded_unless_a_view_crops_or_the_whole_is_wan
 
     assert not decoded(Feed("labelled", 6, (plain,)))
     assert decoded(Feed("labelled", 6, (plain,), whole=True))
-    assert decoded(Feed("labelled", 6, (plain, resized)))  # every view crops for itself
+    assert not decoded(Feed("labelled", 6, (plain, resized)))  # the other view has boxes of its own
+    held = replace(files, samples=files.samples.held(True))  # type: ignore[attr-defined]
+    assert (
+        next(Loader(held, Feed("labelled", 6, (plain, resized)), seed=0, device=CPU).iterate(0, 1))
+        .views[0]
+        .equal(
+            centre[next(Loader(held, Feed("labelled", 6, (plain,)), seed=0, device=CPU).iterate(0, 1)).indices].float()
+        )
+    )
+
+
+def test_every_view_has_its_own_boxes_of_the_whole_picture(tmp_path: Path) -> None:
+    """A ramp from left to right: its ends lie outside the middle, where a crop first would lose them."""
+    ramp = np.broadcast_to(np.linspace(0, 255, 400).astype(np.uint8)[None, :, None], (100, 400, 3))
+    Image.fromarray(np.ascontiguousarray(ramp)).save(tmp_path / "ramp.png")
+    stream = Stream(Files([tmp_path / "ramp.png"] * 64, size=16), torch.arange(64) % 3, CLASSES, "labelled")
+    view = build(["resized-crop", "flip"], size=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    batch = next(Loader(stream, Feed("labelled", 64, (view, view)), seed=0, device=CPU).iterate(0, 1))
+    means = [x.mean((1, 2, 3)) for x in batch.views]
+    assert not torch.equal(*means)
+    for mean in means:
+        assert mean.min() < 90 < 165 < mean.max()  # a centre crop has 96 to 159
+    levels = (batch.x.flatten(1).amax(1) - batch.x.flatten(1).amin(1)) / 255 * 400  # widths of the boxes
+    assert levels.max() > 110  # wider than the 100 pixels of a centre crop
+    held = replace(stream, samples=stream.samples.held(True))  # type: ignore[attr-defined]
+    middle = next(Loader(held, Feed("labelled", 64, (view,)), seed=0, device=CPU).iterate(0, 1)).x.mean((1, 2, 3))
+    assert middle.min() > 90
+    assert middle.max() < 165
+
+
+def test_boxes_do_not_depend_on_workers_or_on_where_one_starts(files: Stream) -> None:
+    view = build(["jitter", "resized-crop", "flip"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+    feed = Feed("labelled", 4, (view, plain, view))
+    apart = load(files, feed, 0, 4)
+    assert all(map(same, apart, load(files, feed, 0, 4, workers=2)))
+    assert all(map(same, apart[2:], load(files, feed, 2, 4)))
+    assert not same(apart[0], load(files, feed, 0, 1, seed=1)[0])
 
 
 def same(a: Batch, b: Batch) -> bool:

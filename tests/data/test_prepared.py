@@ -262,6 +262,10 @@ def test_image_lists_renumbered_by_frequency(tmp_path: Path) -> None:
             expected = torch.tensor([float(LEVELS[name]) for name in names])
             assert (pixels(stream).float().mean(1) - expected).abs().max() < 20
     assert sorted_.streams["test"].counts == [2, 2, 2]
+    (tmp_path / "val.txt").write_text("\n".join(test[:3]))
+    third = prepare_data(DataSettings(**settings, by_frequency=True, val_list=str(tmp_path / "val.txt")))
+    assert third.streams["val"].counts == [1, 0, 2]  # renumbered as the others
+    assert third.counts == sorted_.counts
 
 
 # refusals: a mistake in the recipe or the data is a UserError, which the command line prints as one line
@@ -273,7 +277,7 @@ def test_image_lists_renumbered_by_frequency(tmp_path: Path) -> None:
         ({"imbalance": 1000}, "imbalance 1000 leaves classes empty"),
         ({"n_max": 61}, "has 60 samples, the profile wants 61; lower data.n_max"),
         ({"n_max": 60, "val_per_class": 5}, "has 55 samples, the profile wants 60; lower data.n_max"),
-        ({"val_per_class": 60}, "61 are needed"),
+        ({"val_per_class": 60}, "too few to hold out 60 as val"),
         ({"groups": "3/4/4"}, "groups '3/4/4' do not fit 10 classes"),
         ({"order": ["disc"]}, "must name each of the 10 classes once"),
         ({"augment": ["crop", "flop"]}, "did you mean 'flip'"),
@@ -300,12 +304,14 @@ def test_trap_09_class_without_training_images(tmp_path: Path) -> None:
         prepare_data(DataSettings(set=str(tmp_path)))
 
 
-def test_trap_09_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
+def test_trap_09_class_with_one_image_trains_and_is_named(tmp_path: Path) -> None:
     for name, count in zip(LEVELS, (4, 4, 1), strict=True):
         for i in range(count):
             image(tmp_path / name / f"{i}.png", 100)
-    with pytest.raises(UserError, match=r"class 'cow' has 1 sample\(s\): too few to hold out"):
-        prepare_data(DataSettings(set=str(tmp_path)))
+    with pytest.warns(UserWarning, match=r"left out of the test split.*: cow"):
+        data = prepare_data(DataSettings(set=str(tmp_path)))
+    assert data.counts == [3, 3, 1]
+    assert data.streams["test"].counts == [1, 1, 0]
 
 
 def test_trap_09_class_absent_from_validation_and_test(tmp_path: Path) -> None:

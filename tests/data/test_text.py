@@ -68,6 +68,9 @@ def test_rows_without_label_are_unlabelled_without_a_split(tmp_path: Path) -> No
     data = prepare_data(DataSettings(set=str(table), groups="1/1"))
     assert {name: len(stream) for name, stream in data.streams.items()} == {"labelled": 8, "test": 2, "unlabelled": 5}
     assert data.classes == ("a", "b")
+    kept = data.streams["labelled"].samples
+    assert isinstance(kept.origin, Texts)
+    assert all(text.endswith(f" {'ab'[k]}") for text, k in zip(kept.origin.texts, data.labelled.labels, strict=True))
 
 
 @pytest.mark.parametrize(

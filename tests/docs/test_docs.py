@@ -31,6 +31,7 @@ import torch
 import typer
 
 from evenhand import cli
+from evenhand.run.choosing import is_data
 from evenhand.run.recipe import load_recipe
 
 pytestmark = pytest.mark.docs
@@ -190,6 +191,8 @@ def parse(words: list[str], where: str) -> None:
             break
         name, rest = rest[0], rest[1:]
         command = command.commands[name]
+    if context and context.info_name == "train" and is_data(context.params["name"]):
+        return
     if context and context.info_name in WITH_RECIPE:
         load_recipe(context.params["name"], context.params.get("set_") or ())
 

@@ -30,17 +30,32 @@ CASES: dict[str, dict[str, Any]] = {
     "sdat-clean": {"name": "sdat-ablation", "rho": 0.1, "adv_at": "clean"},
     "sdat-both": {"name": "sdat-ablation", "rho": 0.1, "rho_adversary": 0.1, "smooth": "both"},
     "sdat-all": {"name": "sdat-ablation", "rho": 0.1, "smooth": "all"},
+    "dann-labels": {"name": "domain-adversarial", "adversary": "dann", "labels": True},
+    "vaada": {"name": "vaada", "labels": True},
+    "vaada-mixed": {"name": "vaada", "labels": True, "target_share": 0.25},
+    "mme": {"name": "mme", "labels": True},
     "swad": {"name": "domain-adversarial", "average_every": 2, "average_start": 0.0},
 }
 
 
+LABELS = Path(__file__).parents[1] / "contract" / "labels.csv"
+ADVERSARIAL = {"discriminator": {"hidden": 16}, "reversal": {"steps": 2}}
+# Finite differences of VAT in float32 magnify rounding: small changes of inputs, large steps between them.
+OWN: dict[str, dict[str, Any]] = {
+    "vaada": {"hidden": 16, "vat": {"epsilon": 0.5, "xi": 1.0}, "optim": {"lr": 0.01}},
+    "mme": {},
+}
+
+
 def run(name: str, folder: Path) -> dict[str, Any]:
+    case = dict(CASES[name])
+    labels = {"labels": str(LABELS)} if case.pop("labels", False) else {}
     tree = {
         "method": {
-            "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
-            "reversal": {"steps": 2}, "optim": {"lr": 0.05}, **CASES[name],
+            "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "optim": {"lr": 0.05},
+            **OWN.get(case["name"], ADVERSARIAL), **case,
         },
-        "data": {"set": "shapes", "target": "shapes-negative", "n_max": 12, "imbalance": 10, "augment": []},
+        "data": {"set": "shapes", "target": "shapes-negative", "n_max": 12, "imbalance": 10, "augment": [], **labels},
         "run": {"folder": str(folder), "steps": 4, "log_every": 1, "progress": False},
     }  # fmt: skip
     recipe = validate(tree, name)

@@ -256,6 +256,16 @@ def test_the_feed_is_the_training_view_of_the_labelled_stream(data: Data) -> Non
     assert make(data, sampling="class-balanced").feeds(data.streams)["labelled"].weights is not None
 
 
+def test_repeated_views_stand_in_a_batch(data: Data) -> None:
+    (batch,) = batches(make(data, repeats=2), data)
+    rows = batch.indices.tolist()
+    assert all(rows.count(row) == 2 for row in rows)
+    (plain,) = batches(make(data), data)
+    assert len(set(plain.indices.tolist())) == 16
+    with pytest.raises(ValueError, match="repeats needs sampling = 'instance', got 'class-balanced'"):
+        make(data, repeats=2, sampling="class-balanced")
+
+
 def test_ldam_predicts_scaled_cosines(data: Data) -> None:
     method = make(data, loss="ldam", scale=20.0)
     images = data.streams["test"].fetch(torch.arange(0, 600, 100))

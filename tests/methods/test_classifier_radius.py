@@ -215,3 +215,23 @@ def test_a_run_logs_what_was_found(tmp_path: Path) -> None:
     rho = method.rho  # type: ignore[attr-defined]
     assert rho > 0
     assert [row["rho"] for row in rows if row["kind"] == "train"] == [pytest.approx(rho)] * 2
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_probes_start_from_the_weights_as_they_are(
+    data: Data, monkeypatch: pytest.MonkeyPatch, ema: float | None
+) -> None:
+    """With a learning rate of next to nothing they end there; the average, which is judged, does too."""
+    seen: list[Tensor] = []
+
+    def weights(predict: Any, _: Any) -> Any:
+        seen.append(torch.cat([p.detach().flatten() for p in predict.__self__.network().parameters()]))
+        return SimpleNamespace(scalars=lambda: {"mean_recall": 0.5})
+
+    monkeypatch.setattr(classifier, "evaluate", weights)
+    method = make(data, {"lr": 1e-12, "ema": ema}, auto={"steps": 2, "shares": [1e-3]})
+    method.refresh(START, data.streams)
+    mine = torch.cat([p.detach().flatten() for p in method.net.parameters()])
+    assert len(seen) == 2
+    for theirs in seen:
+        torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)

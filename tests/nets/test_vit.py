@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
-from evenhand.methods.common import Net
+from evenhand.methods.common import Net, Optim
 from evenhand.nets import CosineHead, build_net, load_weights
 from evenhand.nets.timm import TimmNet
 from evenhand.nets.vit import Attention, VisionTransformer, resized
@@ -277,6 +277,8 @@ def test_timm_gives_the_backbone(timm: list[dict[str, Any]], tmp_path: Path) -> 
     assert torch.equal(loaded.backbone.conv.weight, torch.load(tmp_path / "w.pt")["conv.weight"])  # type: ignore[union-attr]
     Net(name="timm:some_net", weights="pretrained").build(4, 3)
     assert timm[-1]["pretrained"] is True
+    Net(name="timm:some_net", drop_path=0.1).build(4, 3)
+    assert timm[-1]["drop_path_rate"] == 0.1
 
 
 @pytest.mark.usefixtures("timm")
@@ -301,9 +303,9 @@ def test_weights_by_name_are_the_obtainable_file(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"name": "mobilenet_v2", "weights": "mobilenet"}, "'mobilenet' is neither a file nor .*'mobilenet_v2'"),
-        ({"name": "resnet50", "weights": "pretrained"}, "'pretrained' is neither .* known: mobilenet_v2$"),
-        ({"name": "timm:some_net", "weights": "imagenet.pth"}, "known: mobilenet_v2, pretrained"),
+        ({"name": "mobilenet_v2", "weights": "mobilenet"}, "'mobilenet' is neither a file nor .* are: mobilenet_v2"),
+        ({"name": "resnet50", "weights": "pretrained"}, "'pretrained' is .*: mobilenet_v2, resnet18, resnet50$"),
+        ({"name": "timm:some_net", "weights": "imagenet.pth"}, "there are: mobilenet_v2, .*, pretrained$"),
         ({"name": "resnet50", "weights": "mobilenet_v2"}, "set net.name to it, not 'resnet50'"),
         ({"name": "resnet51"}, "net 'resnet51' is unknown; did you mean 'resnet5"),
     ],
@@ -312,3 +314,20 @@ def test_names_are_checked_without_building(table: dict[str, str], message: str)
     with pytest.raises(UserError, match=message):
         Net(**table).check()  # type: ignore[arg-type]
     Net(weights="").check()
+
+
+def test_layer_scale_multiplies_what_a_block_adds() -> None:
+    """DeiT III: x + g1 * attention, then + g2 * MLP, under timm's names; norms' kind of parameter for weight decay."""
+    net = build_net("vit-tiny", num_classes=3, width=16, depth=1, heads=2, layer_scale=0.1)
+    assert net.state_dict()["blocks.0.ls1.gamma"].tolist() == pytest.approx([0.1] * 16)
+    block: Any = net.blocks[0]  # type: ignore[index]
+    x = torch.randn(2, 5, 16)
+    half = x + 0.1 * block.attn(block.norm1(x))
+    torch.testing.assert_close(block(x), half + 0.1 * block.mlp(block.norm2(half)))
+    plain = build_net("vit-tiny", num_classes=3, width=16, depth=1, heads=2)
+    assert not any("ls1" in name for name in plain.state_dict())
+
+    built = Net(name="vit-tiny", width=16, depth=1, heads=2, layer_scale=0.1).build(3, 3)
+    optimizer = Optim(name="adamw", no_decay=["norms"]).player(built, seed=0).optimizer
+    free = {id(p) for g in optimizer.param_groups if g["weight_decay"] == 0 for p in g["params"]}
+    assert id(built.blocks[0].ls1.gamma) in free  # type: ignore[index, union-attr]

@@ -33,6 +33,7 @@ from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.reproduce import _number
 from evenhand.run.training import train
+from evenhand.tasks.generate import GENERATE
 
 CLASSES = ["cat", "dog", "<i>lynx"]
 COUNTS = [1000, 100, 10]
@@ -143,7 +144,10 @@ def test_lower_fid_wins_and_higher_coverage(tmp_path: Path) -> None:
     assert best["FID ↓"] == [True, False]
     assert best["coverage ↑"] == [False, True]
     said = verdict(group_runs(runs)).striptags()
-    assert said.startswith("Best FID: a (9.00, 1 seed); tail FID 27.00 against 33.00 for b.")
+    assert said.startswith(
+        "Best FID: a (9.00, 1 seed), by annotator features against 409 real images, KID × 1000 9.00 and recall 0.250; "
+        "tail FID 27.00 against 33.00 for b."
+    )
 
 
 def test_class_table_marks_what_cannot_be_trusted(tmp_path: Path) -> None:
@@ -266,7 +270,8 @@ def test_mixed_reports_show_both(tmp_path: Path) -> None:
     records = loaded(folder, other)
     assert [[r.name for r in runs] for runs in by_task(records).values()] == [["ce"], ["gan"]]
     assert verdict(group_runs(records)).striptags() == (
-        "Mean recall of ce: 60.0 %, 1 seed; tail recall 30.0 %. FID of gan: 10.00, 1 seed; tail FID 30.00."
+        "Mean recall of ce: 60.0 %, 1 seed; tail recall 30.0 %. FID of gan: 10.00, 1 seed, by annotator features "
+        "against 409 real images, KID × 1000 10.00 and recall 0.250; tail FID 30.00."
     )
     text = render(records)
     for title in ("Classes", "Confusions", "Classes as drawn", "Pictures"):
@@ -447,3 +452,32 @@ def test_pictures_stand_beside_their_class(tmp_path: Path, stream: Stream) -> No
     assert shades == {"cat": {100}, "dog": {101}, "lynx": {102}}
     text = " ".join(re.sub("<[^>]*>", " ", section).split())
     assert re.search(r"dog 1,000 training images.*lynx 100 training images.*cat 10 training images", text)
+
+
+def test_an_older_file_calls_the_annotators_score_inceptions(tmp_path: Path) -> None:
+    old = {"inception_score": 3.25, "annotator_score": None}
+    runs = [make_run(tmp_path, name, strength=i) for i, name in enumerate(("old", "words", "new"))]
+    for run, changes in zip(
+        runs,
+        (old, {"inception_score": "needs its weights"}, {"inception_score": 7.5, "features": "Inception-v3 pool3"}),
+        strict=True,
+    ):
+        measure = json.loads((run / "measure.json").read_text()) | changes
+        kept = {key: value for key, value in measure.items() if value is not None}
+        (run / "measure.json").write_text(json.dumps(kept))
+    records = loaded(*runs)
+    inception, annotator = (GENERATE.metric(key) for key in ("inception_score", "annotator_score"))
+    assert [r.value(inception) for r in records] == [None, None, 7.5]
+    assert [r.value(annotator) for r in records] == [3.25, 2.0, 2.0]
+    said = basis(group_runs(records[:1]))[0]
+    assert "Inception score" not in said
+    assert "Inception score: of the Inception network's own classes" in basis(group_runs(records[2:]))[0]
+
+
+def test_small_images_are_enlarged_and_more_on_request(tmp_path: Path, stream: Stream) -> None:
+    run = make_run(tmp_path, "gan")
+    write_sheet(run / "sheet.png", Painter(), stream, COUNTS)
+    section = str(pictures_section(group_runs(loaded(run)), {}))
+    (size,) = set(re.findall(r'width="(\d+)" height="(\d+)"', section))
+    assert (int(size[0]) / 5, int(size[1]) / 2) == (88, 88)  # of 8 pixels: the row's room allows eleven times
+    assert section.count('<input type="checkbox"') == section.count("<img ") == 6

@@ -522,6 +522,10 @@ def test_divergence_is_one_line_and_keeps_the_last_good_checkpoint(
     assert "last.pt" in one_line(caught)
     assert step_of(tmp_path) == 2
     assert checkpoint.is_finite(checkpoint.load(tmp_path / "last.pt"))
+    told = rows(tmp_path, "event")[-1]
+    assert (told["event"], told["reason"]) == ("failed", str(caught.value))
+    fit(Scripted(), streams(*splits), run(tmp_path, log_every=log_every, resume=True))
+    assert rows(tmp_path, "event") == []
 
 
 def test_divergence_before_the_first_checkpoint_says_that_nothing_was_saved(tmp_path: Path) -> None:

@@ -126,3 +126,26 @@ def test_importing_evenhand_brings_no_torch() -> None:
     code = "import evenhand, sys; print('torch' in sys.modules, evenhand.__version__)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.startswith("False")
+
+
+@pytest.mark.parametrize(("frame", "side"), [("auto", 24), ("crop", 100), ("squash", 24)])
+def test_prediction_frames_as_training_did(tmp_path: Path, frame: str, side: int) -> None:
+    """Tall pictures: files, arrays and PIL images are cut as the training stream was, whatever the folder says."""
+    chance = np.random.default_rng(0)
+    for k in ("ant", "bee"):
+        (tmp_path / "tall" / k).mkdir(parents=True)
+        for i in range(4):
+            rough = Image.fromarray(chance.integers(0, 256, (12, 5, 3), dtype=np.uint8))
+            rough.resize((50, 120)).save(tmp_path / "tall" / k / f"{i}.png")
+    folder = trained(tmp_path / "run", {"set": str(tmp_path / "tall"), "frame": frame, "size": side})
+    model = evenhand.load(folder)
+    assert model.facts.frame == ("pad" if frame == "auto" else frame)
+    paths = sorted((tmp_path / "tall").rglob("*.png"))
+    pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+    shown = [model.source(x).fetch(torch.arange(8)) for x in (paths, pixels, [Image.open(path) for path in paths])]
+    assert torch.equal(shown[0], shown[1])
+    assert torch.equal(shown[0], shown[2])
+    stream = model.run.data().labelled
+    names = [path.relative_to(tmp_path / "tall").as_posix() for path in paths]
+    rows = [names.index(stream.samples.name(row)) for row in range(len(stream))]
+    assert torch.equal(stream.fetch(torch.arange(len(stream))), shown[0][rows])

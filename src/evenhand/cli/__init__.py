@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from evenhand import __version__
-from evenhand.cli import data, listing, recipes, runs, training
+from evenhand.cli import attention, data, exporting, label_page, labelling, listing, predicting, recipes, runs, training
 
 
 def _say_version(asked: bool) -> None:
@@ -28,15 +28,23 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("list")(listing.list_)
+app.command()(data.look)
 app.command()(recipes.show)
 app.command()(recipes.copy)
 app.command()(recipes.check)
 app.command()(training.train)
 app.command()(runs.measure)
+app.command()(predicting.predict)
+app.command()(exporting.export)
 app.command()(runs.sample)
 app.command()(training.reproduce)
+app.command()(labelling.select)
+app.command()(label_page.label)
+app.command()(labelling.cycles)
+app.add_typer(labelling.labels_app, name="labels")
 app.command()(runs.report)
 app.command()(runs.hessian)
+app.command()(attention.attention)
 app.command()(training.demo)
 
 

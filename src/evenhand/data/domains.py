@@ -6,24 +6,23 @@ image list) or a set of its own (a built-in name, a folder, a CSV, an ``.npz``).
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from evenhand.data.agreement import agree, conform
 from evenhand.data.reading import columns_of
 from evenhand.data.sets import catalogue, shapes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
-from evenhand.data.sources.classes import shared_classes
-from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.files import Files, readable, sizes_of
+from evenhand.data.sources.frames import choose_frame
 from evenhand.data.sources.paths import (
     SPLITS,
     SUFFIXES,
     existing,
-    few,
     folders_in,
     images_in,
     natural,
@@ -32,17 +31,41 @@ from evenhand.data.sources.paths import (
 )
 from evenhand.data.sources.published import read_image_list
 from evenhand.data.sources.rows import TABLES, rows_of
+from evenhand.data.splits import stratified_holdout
 from evenhand.data.stream import Stream, Streams, join
 from evenhand.errors import UserError, did_you_mean
+from evenhand.randomness import dice
 
 
 def read_domains(settings: DataSettings) -> Streams:
     """Streams "train" and perhaps "val" (source), "target" (labels out of reach), and, where the target has
     labels, "test" and "target_labelled".
 
-    The target's own test split is the test; without one, the very images adapted to (Office-Home's protocol).
-    Where the target has both unlabelled and labelled training images, these are "target_labelled".
+    The target's own test split is the test; without one, target_test_share of its images, or the very images adapted to
+    (Office-Home's protocol). Where the target has both unlabelled and labelled training images, these are
+    "target_labelled".
     """
+    domains, target = _read_parts(settings)
+    trains = [_training(parts, name) for name, parts in domains.items()]
+    held = [parts["val"] for parts in domains.values() if "val" in parts]
+    if len(held) == len(domains):
+        streams = {"train": join(trains, "source"), "val": join(held, "val")}
+    else:
+        streams = {"train": join([*trains, *held], "source")}
+    told = _target(target, settings)
+    return {**streams, **told, "target": told["target"].unlabelled()}
+
+
+def read_truth(settings: DataSettings) -> Stream:
+    """The stream "target" of ``read_domains`` with its labels: for an oracle, and for nobody who trains or selects."""
+    pool = _target(_read_parts(settings)[1], settings)["target"]
+    if pool.labels is None:
+        raise UserError(f"target '{settings.target}' has no labels that an oracle could know; label its picks yourself")
+    return pool
+
+
+def _read_parts(settings: DataSettings) -> tuple[dict[str, Streams], Streams]:
+    """The splits of every source and those of the target, with the same classes and frame."""
     if settings.by_frequency:
         raise UserError("data.by_frequency renumbers one image list and cannot be used with data.target")
     domains = _read_all([*(settings.source or [settings.set]), settings.target], settings)
@@ -55,31 +78,39 @@ def read_domains(settings: DataSettings) -> Streams:
             _training(domains[name], name)
     if settings.test_list:
         domains[settings.target]["test"] = _list(settings.test_list, settings)
-    classes = _agree(domains, settings.target, settings.classes == "intersection")
+    classes = agree(domains, settings.target, settings.classes == "intersection")
+    if settings.frame != "auto" and not any(p.samples.frame for parts in domains.values() for p in parts.values()):
+        raise UserError(f'data.frame = "{settings.frame}" has no effect: the domains hold arrays; leave it out')
     side, channels = _frame(domains, settings)
     domains = {
-        name: {split: _conform(part, classes, side, channels) for split, part in parts.items()}
+        name: {split: conform(part, classes, side, channels) for split, part in parts.items()}
         for name, parts in domains.items()
     }
     target = domains.pop(settings.target)
-    trains = [_training(parts, name) for name, parts in domains.items()]
-    held = [parts["val"] for parts in domains.values() if "val" in parts]
-    if len(held) == len(domains):
-        streams = {"train": join(trains, "source"), "val": join(held, "val")}
-    else:
-        streams = {"train": join([*trains, *held], "source")}
-    return {**streams, **_target(target, settings.target)}
+    return domains, target
 
 
-def _target(parts: Streams, name: str) -> Streams:
+def _target(parts: Streams, settings: DataSettings) -> Streams:
+    """ "target" with labels if it has any, and what goes with it."""
+    name, test = settings.target, parts.get("test")
     seen = next((parts[split] for split in ("train", "all", "test") if split in parts), None)
-    hidden = parts.get("unlabelled", seen)
-    if hidden is None or not len(hidden):
+    pool = parts.get("unlabelled", seen)
+    if pool is None or not len(pool):
         raise UserError(f"target '{name}' has no images to adapt to; add some, or name another data.target")
-    streams = {"target": replace(hidden.unlabelled(), name="target")}
+    if settings.target_test_share:
+        if test is not None or pool.labels is None:
+            why = "has a test split" if test is not None else "has no labels to be tested on"
+            raise UserError(f"target '{name}' {why}: leave out data.target_test_share")
+        rest, held = stratified_holdout(pool.labels, settings.target_test_share, settings.split_seed, len(pool.classes))
+        pool, test = pool.subset(rest), pool.subset(held)
+    elif test is None and "unlabelled" not in parts:
+        test = seen
+    if settings.target_max is not None and settings.target_max < len(pool):
+        some = torch.randperm(len(pool), generator=dice(settings.split_seed, "target"))[: settings.target_max]
+        pool = pool.subset(some.sort().values)
+    streams = {"target": replace(pool, name="target")}
     if "unlabelled" in parts and "train" in parts:
         streams["target_labelled"] = replace(parts["train"], name="target_labelled")
-    test = parts.get("test", None if "unlabelled" in parts else seen)
     if test is not None and test.labels is not None:
         streams["test"] = replace(test, name="test")
     return streams
@@ -108,7 +139,10 @@ def _read_all(names: Sequence[str], settings: DataSettings) -> dict[str, Streams
             domains[name] = _domain(name, inside, settings, size)
         except UserError as error:
             raise UserError(f"{'target' if name == settings.target else 'source'} '{name}': {error}") from error
-        size = size or _side(next(iter(domains[name].values())))
+        first = next(iter(domains[name].values()))
+        size = size or _side(first)
+        if settings.frame == "auto" and first.samples.frame is not None:  # one frame for all
+            settings = settings.model_copy(update={"frame": first.samples.frame.how})
     return domains
 
 
@@ -158,7 +192,7 @@ def _read(place: Path, settings: DataSettings, size: int | None, classes: Sequen
     mode = "L" if settings.grey else "RGB"
     return formats.read(
         place, size=size, mode=mode, skip_unreadable=settings.skip_unreadable, classes=classes,
-        columns=columns_of(settings),
+        columns=columns_of(settings), frame=settings.frame, memory=settings.in_memory,
     )  # fmt: skip
 
 
@@ -169,61 +203,24 @@ def _loose(folder: Path, settings: DataSettings, size: int | None) -> Stream:
     if settings.skip_unreadable:
         rows = readable(rows, mode)
     paths = [file for file, _ in rows]
-    files = Files(paths, size=size or 224, mode=mode, names=relative_names(paths, folder))
-    return Stream(files.held(), None, (), folder.name)
+    how = choose_frame(sizes_of(paths))[0] if settings.frame == "auto" else settings.frame
+    files = Files(paths, size=size or 224, mode=mode, names=relative_names(paths, folder), frame=how)
+    return Stream(files.held(settings.in_memory), None, (), folder.name)
 
 
 def _list(name: str, settings: DataSettings) -> Stream:
     """An image list, named from here or from the root."""
     root, mode = Path(settings.root or "."), "L" if settings.grey else "RGB"
     path = Path(name) if Path(name).exists() else root / name
-    return read_image_list(path, root, size=settings.size or 224, mode=mode, skip_unreadable=settings.skip_unreadable)
+    return read_image_list(
+        path, root, size=settings.size or 224, mode=mode, skip_unreadable=settings.skip_unreadable,
+        frame=settings.frame, memory=settings.in_memory,
+    )  # fmt: skip
 
 
 def _domains_of(parts: Streams) -> list[str]:
     known = (*SPLITS, "all")
     return list(dict.fromkeys(domain for key in parts if (domain := key.partition("/")[0]) not in known))
-
-
-# the same classes
-
-
-def _agree(domains: dict[str, Streams], target: str, intersection: bool) -> tuple[str, ...]:
-    """The classes of all domains, in the first one's order; if they differ, their intersection when asked."""
-    order = next(iter(domains.values()))
-    names = dict.fromkeys(name for part in order.values() for name in part.classes)
-    found = {name: _present(parts.values()) for name, parts in domains.items() if name != target}
-    known, parts = set().union(*found.values()), domains[target]
-    remedy = 'correct their names or set data.classes = "intersection"'
-    some = "unlabelled" in parts  # then labelled training images need not show every class
-    beyond = _present([parts["train"]]) - known if some and "train" in parts else set()
-    if beyond and not intersection:
-        raise UserError(f"labels of target '{target}' that no source has: {few(beyond)}; {remedy}")
-    seen = _present(part for split, part in parts.items() if not (some and split == "train"))
-    if len(seen) == 1 and seen < known and not intersection:
-        (only,) = seen
-        warnings.warn(f"target '{target}' has images of one class only, '{only}'; add others if any", stacklevel=2)
-    elif seen:
-        found[target] = seen
-    shared = shared_classes(found, intersection=intersection, remedy=remedy, least=2)
-    return tuple(name for name in names if name in shared)
-
-
-def _present(parts: Iterable[Stream]) -> set[str]:
-    labelled = [(part.classes, part.labels) for part in parts if part.labels is not None]
-    return {classes[k] for classes, labels in labelled for k in labels.unique().tolist()}
-
-
-def _conform(part: Stream, classes: tuple[str, ...], side: int, channels: int) -> Stream:
-    """The samples of ``classes``, numbered in their order, in the common frame."""
-    labels = part.labels
-    if labels is not None:
-        number = {name: index for index, name in enumerate(classes)}
-        labels = torch.tensor([number.get(name, -1) for name in part.classes])[labels]
-        kept = (labels >= 0).nonzero()[:, 0]
-        if len(kept) < len(labels):
-            part, labels = part.subset(kept), labels[kept]
-    return Stream(part.samples.framed(side, channels), labels, classes, part.name)
 
 
 # the same frame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from evenhand.data.sources.frames import MARGIN, Frame, How
 from evenhand.data.sources.source import Kind
 from evenhand.settings import Settings
 
@@ -12,7 +13,8 @@ class Facts(Settings):
     """Classes and their training counts, and how raw samples become a network's input.
 
     ``inputs`` is the width of a network's first layer: image channels, vector length or vocabulary size. ``size`` is
-    that of images, also of those whose features (data.embed) the vectors are.
+    that of images, also of those whose features (data.embed) the vectors are; ``frame`` and ``resize`` how they were
+    cut out of pictures (None: they came as squares; runs older than these keys cropped).
     """
 
     kind: Kind = "images"
@@ -22,8 +24,17 @@ class Facts(Settings):
     groups_rule: str = ""
     inputs: int = 3
     size: list[int] = Field([])
+    frame: How | None = "crop"
+    resize: int | None = None
     mean: list[float] = Field([])
     std: list[float] = Field([])
     columns: tuple[str, ...] = Field((), description="names of a table's numbers")
     words: tuple[str, ...] = ()
     translations: bool = False
+
+    @property
+    def framing(self) -> Frame:
+        """What a picture must be cut to."""
+        side = self.size[-1]
+        resize = self.resize if self.resize is not None else round(side * MARGIN) if side >= 96 else side
+        return Frame(side, self.frame or "crop", resize)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from evenhand import parallel
 from evenhand.data.samplers import Shuffled, Weighted
+from evenhand.data.sources.source import Source
 from evenhand.data.stream import Stream, Streams, needed
 from evenhand.data.views.view import View
 from evenhand.errors import UserError
@@ -36,7 +37,8 @@ class Feed:
 
     batch counts over all processes; each view becomes one tensor of the batch; ``weights`` draws with
     replacement in proportion to them, one per sample; ``picks`` replaces the sampler altogether. Large image files are
-    cropped at random while they are decoded, unless a view crops them so itself or ``whole`` asks for the centre.
+    cropped at random while they are decoded, and files of any size where a view has random boxes: one for each such
+    view, of the whole picture. ``whole`` asks for the frame of evaluation.
     """
 
     stream: str | Stream
@@ -46,9 +48,10 @@ class Feed:
     picks: Picks | None = None
     whole: bool = False
 
-    @property
-    def random_frame(self) -> bool:
-        return not (self.whole or any(view.reframes for view in self.views))
+    def boxed(self, samples: Source) -> list[Source | None]:
+        """For each view the pictures whose boxes are chosen for it at decoding, where they are."""
+        boxes = [None if self.whole else view.boxes for view in self.views]
+        return [None if box is None else samples.boxed(*box) for box in boxes]
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,24 @@ class _Steps(Dataset[Any]):
     A UserError is returned, because torch would add a worker's traceback to the message of one that is raised.
     """
 
-    def __init__(self, stream: Stream, picks: Picks, seed: int, random_frame: bool = True) -> None:
-        self.stream, self.picks, self.seed, self.random_frame = stream, picks, seed, random_frame
+    def __init__(self, stream: Stream, picks: Picks, seed: int, feed: Feed) -> None:
+        self.stream, self.picks, self.seed, self.boxed = stream, picks, seed, feed.boxed(stream.samples)
+        crops = [view.reframes and own is None for view, own in zip(feed.views, self.boxed, strict=True)]
+        self.random_frame = not (feed.whole or any(crops))
         self.rank = parallel.rank()
 
-    def __getitem__(self, step: int) -> tuple[Any, Tensor] | UserError:
-        indices = self.picks.batch(step)
+    def __getitem__(self, step: int) -> tuple[Any, list[Any], Tensor] | UserError:
+        """What views share, and what each has of its own where its boxes are chosen at decoding."""
+        indices, shared = self.picks.batch(step), None
         try:
-            chance = dice(self.seed, "frame", step, self.rank) if self.random_frame else None
-            return self.stream.fetch(indices, chance), indices
+            if None in self.boxed:
+                chance = dice(self.seed, "frame", step, self.rank) if self.random_frame else None
+                shared = self.stream.fetch(indices, chance)
+            own = [
+                None if some is None else some.fetch(indices, dice(self.seed, "frame", step, self.rank, at))
+                for at, some in enumerate(self.boxed)
+            ]
+            return shared, own, indices
         except UserError as error:
             return error
 
@@ -120,8 +132,12 @@ class Loader:
 
     def iterate(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches of the steps start, start + 1, ..., stop - 1."""
+        steps = _Steps(self.stream, self.picks, self.seed, self.feed)
+        views = [
+            view if own is None else view.unboxed() for view, own in zip(self.feed.views, steps.boxed, strict=True)
+        ]
         raw = DataLoader(
-            _Steps(self.stream, self.picks, self.seed, self.feed.random_frame),
+            steps,
             batch_size=None,
             sampler=range(start, stop),
             num_workers=self.workers,
@@ -131,10 +147,11 @@ class Loader:
         for step, made in enumerate(raw, start):
             if isinstance(made, UserError):
                 raise made
-            samples, indices = made
+            shared, own, indices = made
             truth = None if self.stream.target is None else moved(self.stream.target.of(indices), self.device)
-            samples, chance = moved(samples, self.device), dice(self.seed, "augment", step, parallel.rank())
-            seen = [view.see(samples, truth, chance) for view in self.feed.views]
+            shared, chance = moved(shared, self.device), dice(self.seed, "augment", step, parallel.rank())
+            samples = [shared if some is None else moved(some, self.device) for some in own]
+            seen = [view.see(some, truth, chance) for view, some in zip(views, samples, strict=True)]
             yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
 
 

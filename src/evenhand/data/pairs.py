@@ -60,6 +60,10 @@ class ClassPairs(Weighted):
         """The first (0) or second (1) samples alone, as the ``picks`` of a feed; both sides agree on the pairs."""
         return Side(self, which)
 
+    def both(self) -> Both:
+        """All first samples, then all second ones, where both are of one stream, as the ``picks`` of one feed."""
+        return Both(self)
+
 
 class Side:
     def __init__(self, pairs: ClassPairs, which: int) -> None:
@@ -69,6 +73,14 @@ class Side:
 
     def batch(self, step: int) -> Tensor:
         return self.pairs.batch(step)[:, self.which]
+
+
+class Both:
+    def __init__(self, pairs: ClassPairs) -> None:
+        self.pairs, self.steps_per_epoch = pairs, pairs.steps_per_epoch
+
+    def batch(self, step: int) -> Tensor:
+        return self.pairs.batch(step).T.flatten()
 
 
 class _Pools:

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from evenhand.data.copies import copies
 from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
+from evenhand.data.holdout import Whole, hold_out_count, hold_out_share
+from evenhand.data.labels import know
 from evenhand.data.reading import read_set
-from evenhand.data.settings import DataSettings
+from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vectors, refuse_without_effect
+from evenhand.data.sources.frames import How
 from evenhand.data.sources.tables import Table
-from evenhand.data.splits import balanced_holdout, head_mid_tail, longtail_subset
+from evenhand.data.splits import head_mid_tail, longtail_subset
 from evenhand.data.stream import Stream, Streams
 from evenhand.data.tokenising import make_vocabulary, tokenise
-from evenhand.data.uneven import hold_out, make_longtailed
-from evenhand.data.views.images import build, channel_stats
+from evenhand.data.uneven import make_longtailed
+from evenhand.data.views.images import build
+from evenhand.data.views.statistics import channel_stats
 from evenhand.data.views.texts import build_text_view
-from evenhand.data.views.vectors import Standardise, refuse_image_settings, vector_stats
+from evenhand.data.views.vectors import Standardise, vector_stats
 from evenhand.data.views.view import View
 from evenhand.data.vocabulary import Vocabulary
 from evenhand.errors import UserError, users_mistake
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 Embed = Callable[[Streams, str, int], Streams]  # streams of images, network, side -> streams of its features
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How pictures became a network's input: what facts keep of it."""
+
+    size: list[int]
+    frame: How | None = None
+    resize: int | None = None
+
+    @classmethod
+    def of(cls, stream: Stream) -> Seen:
+        if stream.kind != "images":
+            return cls([])
+        size, frame = list(stream.fetch(torch.tensor([0])).shape[2:]), stream.samples.frame
+        return cls(size, frame.how, frame.resize) if frame else cls(size, resize=size[-1])
 
 
 @dataclass(frozen=True)
@@ -42,10 +63,16 @@ class Data:
     eval_view: View
     streams: Streams = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
+    enlarged: int | None = None
 
     def see(self, x: Any) -> Any:
         """Raw samples as evaluation sees them."""
         return self.eval_view(x)
+
+    @property
+    def side(self) -> int:
+        """Of images as views show them."""
+        return self.enlarged or self.facts.size[-1]
 
     @property
     def labelled(self) -> Stream:
@@ -78,32 +105,34 @@ def prepare_data(
     margin; ``embed`` computes the features that data.embed asks for.
     """
     with users_mistake("[data]"):
-        streams, embedded = _streams(settings, whole=whole, embed=embed)
-        return around(settings, streams, facts, embedded=embedded)
+        if whole and settings.enlarge is not None:
+            raise UserError("data.enlarge changes views, but a generator draws images as they are stored; leave it out")
+        streams, seen = _streams(_as_framed(settings, facts), whole=whole, embed=embed)
+        return around(settings, streams, facts, seen=seen)
 
 
-def around(
-    settings: DataSettings, streams: Streams, facts: Facts | None = None, *, embedded: Sequence[int] = ()
-) -> Data:
-    """Facts and views of streams that are read and cut already; ``embedded`` is the size images had before."""
+def around(settings: DataSettings, streams: Streams, facts: Facts | None = None, *, seen: Seen | None = None) -> Data:
+    """Facts and views of streams that are read and cut already; ``seen`` is what images were before embedding."""
     with users_mistake("[data]"):
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
             told = f"{len(train.classes)} classes, {', '.join(train.classes[:3])}..."
             raise UserError(f"the data have changed since the run began ({told}): restore them, or train anew")
         if train.kind == "texts":
-            for key in ("augment", "strong"):
-                if getattr(settings, key) != DataSettings.model_fields[key].default:
-                    raise UserError(f"data.{key} is for images; the views of texts are data.text.{key}")
+            refuse_of_texts(settings)
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, list(embedded)), streams)
+        return data_of(settings, facts or _facts_of_samples(settings, train, seen or Seen.of(train)), streams)
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
     """The views that settings and facts describe, around what streams there are."""
     streams = streams or {}
+    if settings.enlarge is not None and facts.kind != "images":
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is for images, but the samples are {facts.kind}; leave it out"
+        )
     if facts.kind == "tokens":
         text = settings.text
         seen = partial(build_text_view, length=text.length, translations=facts.translations)
@@ -112,34 +141,54 @@ def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None
     if facts.kind == "vectors":
         view = Standardise(facts.mean, facts.std)
         return Data(facts, view, view, view, streams)
-    shown = partial(build, size=facts.size[-1], mean=facts.mean, std=facts.std)
-    return Data(facts, shown(settings.augment), shown(settings.strong), shown([]), streams)
+    if settings.enlarge is not None and settings.enlarge < facts.size[-1]:
+        raise UserError(
+            f"data.enlarge = {settings.enlarge} is less than the images' side, {facts.size[-1]}: use data.size"
+        )
+    side = settings.enlarge or facts.size[-1]
+    shown = partial(build, size=side, mean=facts.mean, std=facts.std, enlarged=side > facts.size[-1])
+    return Data(
+        facts, shown(settings.augment), shown(settings.strong), shown([]), streams, enlarged=settings.enlarge
+    )  # fmt: skip
 
 
-def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, list[int]]:
-    """All streams by their final names, as they are read, and the size of the images that were embedded, if any."""
+def _as_framed(settings: DataSettings, facts: Facts | None) -> DataSettings:
+    """Later files do not change the frame that a run has begun with."""
+    if facts is None or facts.frame is None or facts.resize is None:
+        return settings
+    return settings.model_copy(update={"frame": facts.frame})
+
+
+def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tuple[Streams, Seen]:
+    """All streams by their final names, as they are read, and how their images were seen."""
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
+    for key in ("labels", "target_max", "target_test_share"):
+        if getattr(settings, key) and not adapting:
+            raise UserError(f"data.{key} is about the domain to adapt to; name it in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
-    embedded: list[int] = []
+    seen, test, val = Seen.of(parts["train"]), parts.get("test"), parts.get("val")
+    share = settings.val_share if settings.val_share is not None else 0.1 * adapting
+    refuse_without_effect(settings, parts)
+    parting = (test is None and not adapting) or (val is None and bool(settings.val_per_class or share))
+    groups = copies(parts["train"]) if parting else torch.empty(0)  # of pictures, not of their features
     if settings.embed:
         if embed is None:
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
-        embedded = list(parts["train"].fetch(torch.tensor([0])).shape[2:])
         parts = embed(parts, settings.embed, settings.embed_size)
-    train, test = parts["train"], parts.get("test")
+        test, val = parts.get("test"), parts.get("val")
+    if settings.labels:
+        parts = know(parts, settings.labels)  # after embedding: features of the whole target are kept, once
+        test, val = parts.get("test"), parts.get("val")
+    whole_train, seed, least = Whole(parts["train"], groups), settings.split_seed, settings.min_per_class
     if test is None and not adapting:
-        train, test = hold_out(train, settings.test_share, settings.split_seed, "test")
-    held: Streams = {}
-    if "val" in parts:
-        held["val"] = parts["val"]
-    elif settings.val_per_class:
-        assert train.labels is not None
-        rest, kept = balanced_holdout(train.labels, settings.val_per_class, settings.split_seed, len(train.classes))
-        train, held["val"] = train.subset(rest), train.subset(kept, "val")
-    elif adapting and settings.val_share:
-        train, held["val"] = hold_out(train, settings.val_share, settings.split_seed, "val")
+        whole_train, test = hold_out_share(whole_train, settings.test_share, seed, "test", least)
+    if val is None and settings.val_per_class:
+        whole_train, val = hold_out_count(whole_train, settings.val_per_class, seed, "val")
+    elif val is None and share:
+        whole_train, val = hold_out_share(whole_train, share, seed, "val", least)
+    train, held = whole_train.stream, {} if val is None else {"val": val}
     train, unlabelled = make_longtailed(train, settings)
     if unlabelled is not None:
         if "unlabelled" in parts:
@@ -147,11 +196,14 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         parts = {**parts, "unlabelled": unlabelled}
     if settings.test_per_class and test is not None:
         assert test.labels is not None
-        few = longtail_subset(test.labels, [settings.test_per_class] * len(test.classes), settings.split_seed)
+        counts = [settings.test_per_class] * len(test.classes)
+        few = longtail_subset(test.labels, counts, settings.split_seed, test.classes)
         test = test.subset(few)
     empty = [name for name, count in zip(train.classes, train.counts, strict=True) if count == 0]
     if empty:
         raise UserError(f"no training samples of class {', '.join(empty[:3])}: add some, or remove the class")
+    if settings.squares:
+        train = replace(train, samples=train.samples.squared())
     first = "source" if adapting else "labelled"
     streams: Streams = {first: train.subset(torch.arange(len(train)), first)}
     streams |= {name: part for name, part in parts.items() if name.startswith("target")} | held
@@ -159,7 +211,7 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         streams["test"] = test
     if "unlabelled" in parts:
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
-    return streams, embedded
+    return streams, seen
 
 
 def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabulary) -> Facts:
@@ -171,16 +223,16 @@ def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabu
     )  # fmt: skip
 
 
-def _facts_of_samples(settings: DataSettings, train: Stream, embedded: list[int]) -> Facts:
+def _facts_of_samples(settings: DataSettings, train: Stream, seen: Seen) -> Facts:
     sample = train.fetch(torch.tensor([0]))
     if train.kind == "vectors":
-        refuse_image_settings(settings)
+        refuse_of_vectors(settings)
     mean, std = _statistics(settings, train)
     if len(mean) != sample.shape[1]:
         raise UserError(f"data.normalise has {len(mean)} means for {sample.shape[1]} channel(s); give one for each")
     return Facts(
         kind=train.kind, classes=train.classes, counts=train.counts, inputs=sample.shape[1],
-        size=embedded or list(sample.shape[2:]), mean=list(mean), std=list(std), columns=_columns(train),
+        size=seen.size, frame=seen.frame, resize=seen.resize, mean=list(mean), std=list(std), columns=_columns(train),
         groups=dict(head_mid_tail(train.counts, settings.groups)), groups_rule=settings.groups,
     )  # fmt: skip
 

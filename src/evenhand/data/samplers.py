@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from evenhand.randomness import dice
+from evenhand import parallel
+from evenhand.randomness import dice, mix
 
 Labels = Sequence[int] | np.ndarray | Tensor
 
@@ -97,15 +98,24 @@ class Shuffled(_Steps):
 class Repeated(Shuffled):
     """Repeated augmentation: each sample stands ``repeats`` times in a row, to be augmented differently.
 
-    An epoch keeps the length of ``Shuffled``'s, so it shows about ``n / repeats`` distinct samples.
+    An epoch keeps the length of ``Shuffled``'s, so it shows about ``n / repeats`` distinct samples. Several processes
+    share the copies of a sample, as in DeiT: rank r takes every position r, r + world, r + 2 world of a joint batch.
     """
 
     def __init__(self, n: int, batch: int, seed: int, *, repeats: int = 3, rank: int = 0, world: int = 1) -> None:
+        if repeats < 1:
+            raise ValueError(f"repeats is {repeats}; give at least 1, such as 3")
         super().__init__(n, batch, seed, rank=rank, world=world)
-        self.repeats = repeats
+        self.repeats, self._mine = repeats, slice(rank, None, world)
 
     def order(self, epoch: int) -> Tensor:
         return super().order(epoch).repeat_interleave(self.repeats)[: self.n]
+
+
+def repeated(n: int, batch: int, seed: int, repeats: int) -> Repeated:
+    """Repeated augmentation for this process."""
+    place = {"rank": parallel.rank(), "world": parallel.world()}
+    return Repeated(n, batch, mix(seed, "repeated"), repeats=repeats, **place)
 
 
 class Weighted(_Steps):

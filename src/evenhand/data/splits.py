@@ -95,10 +95,13 @@ def class_order(
     return ranks
 
 
-def longtail_subset(labels: Labels, counts: Counts, seed: int) -> Tensor:
-    """Indices of ``counts[k]`` samples of each class k, sorted; by the rule at the top of this file."""
-    orders = _class_orders(labels, len(counts), seed, "subset")
-    return _front(orders, _enough(orders, counts, "asked for"))
+def longtail_subset(labels: Labels, counts: Counts, seed: int, classes: Sequence[str] = ()) -> Tensor:
+    """Indices of ``counts[k]`` samples of each class k, sorted; by the rule at the top of this file.
+
+    ``classes`` are the names that errors use.
+    """
+    orders = class_orders(labels, len(counts), seed, "subset")
+    return _front(orders, _enough(orders, counts, "asked for", classes))
 
 
 def balanced_holdout(labels: Labels, per_class: int, seed: int, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -106,16 +109,33 @@ def balanced_holdout(labels: Labels, per_class: int, seed: int, num_classes: int
 
     Carve it from the full training set, before the long tail is cut; at least one sample per class stays.
     """
-    orders = _class_orders(labels, num_classes, seed, "holdout")
+    orders = class_orders(labels, num_classes, seed, "holdout")
     _enough(orders, [per_class + 1] * num_classes, "needed (held out and one to train on)")
     return _front([o[per_class:] for o in orders]), _front(orders, [per_class] * num_classes)
+
+
+def stratified_holdout(labels: Labels, share: float, seed: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """(train, held-out) indices, sorted and disjoint; ``ceil(share N)`` are held out, of each class its share of them.
+
+    Fractions of samples go to the classes with the largest ones, lowest index first. A class of one sample or two may
+    have none held out, or all.
+    """
+    orders = class_orders(labels, num_classes, seed, "stratified")
+    sizes = [len(order) for order in orders]
+    total = math.ceil(share * sum(sizes) - 1e-9)
+    exact = [total * size / max(1, sum(sizes)) for size in sizes]
+    counts = [math.floor(n + 1e-9) for n in exact]
+    by_rest = sorted(range(num_classes), key=lambda k: (-round(exact[k] - counts[k], 9), k))
+    for k in by_rest[: total - sum(counts)]:
+        counts[k] += 1
+    return _front([o[n:] for o, n in zip(orders, counts, strict=True)]), _front(orders, counts)
 
 
 def semi_supervised_split(
     labels: Labels, labelled_counts: Counts, unlabelled_counts: Counts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """(labelled, unlabelled) indices, sorted and disjoint: the front and the back of each class's order."""
-    orders = _class_orders(labels, len(labelled_counts), seed, "semi")
+    orders = class_orders(labels, len(labelled_counts), seed, "semi")
     if len(unlabelled_counts) != len(labelled_counts):
         K, K_u = len(labelled_counts), len(unlabelled_counts)
         raise ValueError(f"{K} labelled but {K_u} unlabelled counts; give one per class")
@@ -176,7 +196,7 @@ def _descending(counts: Counts) -> list[int]:
     return sorted(range(len(n)), key=lambda k: -n[k])
 
 
-def _class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> list[Tensor]:
+def class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> list[Tensor]:
     """Per class its sample indices in the stated order."""
     y = torch.as_tensor(labels, dtype=torch.int64)
     outside = (y < 0) | (y >= num_classes)
@@ -191,11 +211,12 @@ def _class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> 
     return orders
 
 
-def _enough(orders: list[Tensor], counts: Counts, why: str) -> list[int]:
+def _enough(orders: list[Tensor], counts: Counts, why: str, classes: Sequence[str] = ()) -> list[int]:
     wanted = _ints(counts)
     for k, (order, count) in enumerate(zip(orders, wanted, strict=True)):
         if not 0 <= count <= len(order):
-            raise ValueError(f"class {k} has {len(order)} samples but {count} are {why}; lower the count")
+            name = f"'{classes[k]}'" if classes else k
+            raise ValueError(f"class {name} has {len(order)} samples but {count} are {why}; lower the count")
     return wanted
 
 

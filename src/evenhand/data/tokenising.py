@@ -55,7 +55,7 @@ def tokenise(streams: Streams, vocabulary: Vocabulary, *, translations: bool) ->
             other = part.translations if part.translations is not None else [""] * len(part)
             tokens = torch.cat([tokens, vocabulary.encode(other)], 1)
         names = [part.name(row) for row in range(len(part))]
-        encoded[name] = replace(stream, samples=Memory(tokens, names))
+        encoded[name] = replace(stream, samples=Memory(tokens, names, part))
     return encoded
 
 

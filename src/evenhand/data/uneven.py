@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from evenhand.data.settings import DataSettings
 from evenhand.data.splits import (
     class_order,
@@ -44,16 +42,3 @@ def hide_labels(train: Stream, settings: DataSettings) -> tuple[Stream, Stream]:
     rest = [n - few for n, few in zip(train.counts, counts, strict=True)]
     labelled, unlabelled = semi_supervised_split(train.labels, counts, rest, settings.split_seed)
     return train.subset(labelled), train.subset(unlabelled, "unlabelled")
-
-
-def hold_out(train: Stream, share: float, seed: int, split: str) -> tuple[Stream, Stream]:
-    """Training without a share of every class, at least one sample of each, and that share."""
-    assert train.labels is not None
-    if min(train.counts) < 2:
-        rare = train.classes[train.counts.index(min(train.counts))]
-        few = f"class '{rare}' has {min(train.counts)} sample(s)"
-        raise UserError(f"{few}: too few to hold out a {split} split; add some, or bring a {split} split")
-    held = longtail_subset(train.labels, [max(1, round(share * n)) for n in train.counts], seed)
-    rest = torch.ones(len(train), dtype=torch.bool)
-    rest[held] = False
-    return train.subset(rest.nonzero()[:, 0], "train"), train.subset(held, split)

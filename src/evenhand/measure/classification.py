@@ -28,6 +28,8 @@ class Evaluation:
     confidence: Tensor  # (N,) probability of the predicted class
     surprise: Tensor  # (N,) -log probability of the truth
     in_top5: Tensor  # (N,) whether the truth is among the five likeliest
+    second: Tensor  # (N,) the class that came next
+    second_confidence: Tensor  # (N,) its probability
     target: Tensor  # (N,)
     num_classes: int
 
@@ -37,8 +39,9 @@ class Evaluation:
 
     @classmethod
     def _read(cls, said: Tensor, target: Tensor, num_classes: int) -> Evaluation:
-        predicted, confidence, surprise, in_top5 = said.T.contiguous()
-        return cls(predicted.long(), confidence, surprise, in_top5.bool(), target, num_classes)
+        predicted, confidence, surprise, in_top5, second, next_confidence = said.T.contiguous()
+        found = predicted.long(), confidence, surprise, in_top5.bool(), second.long(), next_confidence
+        return cls(*found, target, num_classes)
 
     @property
     def confusion(self) -> Tensor:
@@ -152,9 +155,14 @@ def _in_order(parts: list[Tensor], stream: Stream) -> Tensor:
 
 
 def _said(logits: Tensor, target: Tensor) -> Tensor:
-    """(N, 4): the predicted class, its probability, -log of the truth's, whether that is among the top five."""
+    """(N, 6): the predicted class, its probability, -log of the truth's, whether that is among the top five, the
+    class that came next, its probability."""
     predicted = logits.argmax(1)
+    probabilities = logits.softmax(1)
+    others = probabilities.scatter(1, predicted[:, None], -1.0)  # ties: the second is never the first again
+    second = others.argmax(1)
     top = logits.topk(min(5, logits.shape[1])).indices  # (N, 5)
     in_top5 = (top == target[:, None]).any(1) | (predicted == target)  # ties may be broken in two ways
     surprise = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-    return torch.stack([predicted.float(), logits.softmax(1).amax(1), surprise, in_top5.float()], 1)
+    columns = predicted, probabilities.amax(1), surprise, in_top5, second, others.amax(1).clamp_min(0)
+    return torch.stack([column.float() for column in columns], 1)

@@ -11,11 +11,12 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from evenhand.data.sets.catalogue import DATASETS, obtain_weights
+from evenhand.data.sets.catalogue import obtain_weights
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods.protocol import Progress
-from evenhand.nets import NETS, TIMM, HeadedNet, HeadKind, build_net, load_weights
-from evenhand.nets.timm import TimmNet
+from evenhand.nets import NETS, PRETRAINED, TIMM, HeadedNet, HeadKind, build_net
+from evenhand.nets.vit import LayerScale
+from evenhand.nets.weights import load_backbone
 from evenhand.pieces import schedules
 from evenhand.pieces.perturbed import LPFSGD, PGD
 from evenhand.pieces.player import Player, Precision
@@ -25,7 +26,8 @@ from evenhand.tokens import HF
 
 Schedule = Literal["constant", "steps", "cosine", "fixmatch", "inverse", "inverse-progress"]
 Spared = Literal["norms", "biases", "tokens", "positions"]
-NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+WEIGHTS = f"to start from: file, or {', '.join(PRETRAINED)}; timm: pretrained; '': none"
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
 class Net(Settings):
@@ -38,8 +40,9 @@ class Net(Settings):
     patch: int | None = Field(None, gt=0, description="side of its patches in pixels; default: the net's own")
     size: int | None = Field(None, gt=0, description="side of the images its positions are learned for")
     drop_path: float | None = Field(None, ge=0, lt=1, description="share of samples that skip its last block")
+    layer_scale: float | None = Field(None, gt=0, description="start of factors on what its blocks add; default: none")
     stem_stride: int | None = Field(None, ge=1, le=2, description="2 halves the resolution at once, for small trials")
-    weights: str | None = Field(None, description="to start from: file, or mobilenet_v2; timm: pretrained; '': none")
+    weights: str | None = Field(None, description=WEIGHTS)
 
     def check(self) -> None:
         """Refuse a network or weights that do not exist, before anything is read or built."""
@@ -47,25 +50,36 @@ class Net(Settings):
             raise UserError(f"net '{self.name}' is unknown; {did_you_mean(self.name, NETS)}")
         if not self.weights or Path(self.weights).is_file():
             return
-        known = [name for name in DATASETS if name in NETS] + ["pretrained"] * self.name.startswith(TIMM)
+        known = [*PRETRAINED, *["pretrained"] * self.name.startswith(TIMM)]
         if self.weights not in known:
-            hint = did_you_mean(self.weights, known)
-            raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know; {hint}")
-        if self.weights not in (self.name, "pretrained"):
+            there = f"there are: {', '.join(known)}"
+            raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know; {there}")
+        if self.weights in PRETRAINED and self.name not in (self.weights, PRETRAINED[self.weights]):
             raise UserError(f"net.weights = '{self.weights}' are of that net: set net.name to it, not '{self.name}'")
+
+    def variant(self) -> str:
+        """The network to build: weights fetched by name may be of a published variant, which is built then."""
+        if self.weights and self.weights in PRETRAINED and not Path(self.weights).is_file():
+            return PRETRAINED[self.weights]
+        return self.name
+
+    def as_trained(self) -> Net:
+        """The same network without the weights it started from: a run has its own, and those may be gone."""
+        return self.model_copy(update={"name": self.variant(), "weights": None})
 
     def build(self, num_classes: int, inputs: int, head: HeadKind = "linear", *, distilled: bool = False) -> HeadedNet:
         """``inputs``: image channels, length of vectors, or words; ``distilled``: a vision transformer of two heads."""
         self.check()
         fetched = self.name.startswith(TIMM) and self.weights == "pretrained"
         net = build_net(
-            self.name, num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
-            heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path, distilled=distilled or None,
-            stem_stride=self.stem_stride, pretrained=fetched or None,
+            self.variant(), num_classes=num_classes, inputs=inputs, head=head, width=self.width, depth=self.depth,
+            heads=self.heads, patch=self.patch, size=self.size, drop_path=self.drop_path,
+            layer_scale=self.layer_scale, distilled=distilled or None, stem_stride=self.stem_stride,
+            pretrained=fetched or None,
         )  # fmt: skip
         if self.weights and not fetched:
             file = self.weights if Path(self.weights).is_file() else obtain_weights(self.weights)
-            load_weights(net.backbone if isinstance(net, TimmNet) else net, file, skip_head=True)
+            load_backbone(net, file)
         return net
 
 

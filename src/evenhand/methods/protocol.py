@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -135,6 +135,10 @@ class Recogniser(Method):
         """The network's features (N, d) of raw samples, in eval mode."""
         net = self._judged()
         return net.features(self._viewed(net, x))
+
+    def experts(self) -> dict[str, Callable[[Any], Tensor]]:
+        """Further answers (logits of raw samples) that the final table measures beside ``predict``, by name."""
+        return {}
 
     def tell(self, x: Any) -> Tensor:
         """Logits (N,) of raw samples being the source domain's."""

@@ -21,11 +21,14 @@ from importlib import import_module
 from typing import Any
 
 from evenhand.errors import did_you_mean
-from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, make_head
+from evenhand.nets.heads import CosineHead, HeadedNet, HeadKind, ScaledHead, folded, make_head
 from evenhand.nets.weights import load_weights
 from evenhand.tokens import HF
 
-__all__ = ["NETS", "CosineHead", "HeadKind", "HeadedNet", "build_net", "load_weights", "make_head", "reads_text"]
+__all__ = [
+    "NETS", "PRETRAINED", "CosineHead", "HeadKind", "HeadedNet", "ScaledHead", "build_net", "folded", "load_weights",
+    "make_head", "reads_text",
+]  # fmt: skip
 
 TIMM = "timm:"
 INPUTS = ("channels", "inputs", "words")  # what constructors call the width of the first layer
@@ -42,6 +45,8 @@ NETS: dict[str, Callable[[], Callable[..., HeadedNet]]] = {
     "lenet": _lazy("cifar:LeNet"),
     **{f"resnet{depth}": _lazy("cifar:CifarResNet", depth) for depth in (8, 14, 20, 32, 44, 56)},
     **{f"resnet{depth}": _lazy("imagenet:ImageNetResNet", depth) for depth in (18, 34, 50, 101)},
+    "resnet18-folded": _lazy("published:FoldedResNet", 18),
+    "resnet50-caffe": _lazy("published:CaffeResNet", 50),
     **{f"wrn28-{factor}": _lazy("wide:WideResNet", factor) for factor in (2, 8)},
     "mobilenet_v2": _lazy("mobilenet:MobileNetV2"),
     "mlp": _lazy("vectors:Perceptron"),
@@ -53,6 +58,9 @@ NETS: dict[str, Callable[[], Callable[..., HeadedNet]]] = {
     "vit-s16": _lazy("vit:VisionTransformer", width=384, heads=6),
     "vit-b16": _lazy("vit:VisionTransformer"),
 }
+
+# Weights to be had by name, and the network they are of: a plain name means the published variant of it.
+PRETRAINED = {"mobilenet_v2": "mobilenet_v2", "resnet18": "resnet18-folded", "resnet50": "resnet50-caffe"}
 
 
 def reads_text(name: str) -> bool:
@@ -72,6 +80,7 @@ def build_net(
     patch: int | None = None,
     size: int | None = None,
     drop_path: float | None = None,
+    layer_scale: float | None = None,
     distilled: bool | None = None,
     stem_stride: int | None = None,
     zero_init_residual: bool | None = None,
@@ -94,8 +103,8 @@ def build_net(
         raise ValueError(f"net '{name}' is unknown; {did_you_mean(name, NETS)}")
     given = {
         "width": width, "depth": depth, "heads": heads, "patch": patch, "size": size, "drop_path": drop_path,
-        "distilled": distilled, "stem_stride": stem_stride, "zero_init_residual": zero_init_residual,
-        "pretrained": pretrained,
+        "layer_scale": layer_scale, "distilled": distilled, "stem_stride": stem_stride,
+        "zero_init_residual": zero_init_residual, "pretrained": pretrained,
     }  # fmt: skip
     options = {option: value for option, value in given.items() if value is not None}
     accepted = inspect.signature(make).parameters

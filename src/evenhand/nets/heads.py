@@ -36,6 +36,18 @@ class CosineHead(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
+class ScaledHead(nn.Module):
+    """A classifier, frozen or learning on, whose logits are multiplied by one learnt factor for each class."""
+
+    def __init__(self, head: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.inner = head
+        self.scale = nn.Parameter(torch.ones(num_classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.inner(features) * self.scale  # (N, K)
+
+
 class HeadedNet(nn.Module, ABC):
     """A network that is ``head(features(x))``; subclasses build the layers and write ``features``.
 
@@ -77,3 +89,23 @@ def make_head(kind: HeadKind, num_features: int, num_classes: int) -> nn.Linear 
     if num_classes < 2:
         raise ValueError(f"num_classes is {num_classes}; a classifier needs at least 2 classes")
     return heads[kind](num_features, num_classes)
+
+
+@torch.no_grad()
+def folded(head: nn.Module, logit_scale: float = 1.0) -> nn.Linear:
+    """The one linear layer that gives the same logits: learnt scales and ``logit_scale`` go into weight and bias.
+
+    A cosine head has none, since it divides by the features' norm; nor has any other module but ``nn.Linear``.
+    """
+    scales: Tensor | float = logit_scale  # one, or one for each class
+    while isinstance(head, ScaledHead):
+        inner, scales = head.inner, scales * head.scale
+        head = inner
+    if not isinstance(head, nn.Linear):
+        raise ValueError(f"the head is a {type(head).__name__}, not linear: give the network an nn.Linear and train it")
+    shape = {"in_features": head.in_features, "out_features": head.out_features, "bias": head.bias is not None}
+    plain: nn.Linear = nn.utils.skip_init(nn.Linear, **shape).to(head.weight)
+    plain.weight.copy_(head.weight * (scales[:, None] if isinstance(scales, Tensor) else scales))
+    if head.bias is not None:
+        plain.bias.copy_(head.bias * scales)
+    return plain

@@ -46,18 +46,30 @@ class Mlp(nn.Module):
         return self.fc2(F.gelu(self.fc1(x)))
 
 
+class LayerScale(nn.Module):
+    """One learnt factor for each number of a token, small at first (DeiT III)."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
 class Block(nn.Module):
     """Attention, then the MLP, each on normalised input and added to it; in training a sample may skip either."""
 
-    def __init__(self, width: int, heads: int, skip: float) -> None:
+    def __init__(self, width: int, heads: int, skip: float, scale: float | None = None) -> None:
         super().__init__()
         self.norm1, self.attn = nn.LayerNorm(width, eps=1e-6), Attention(width, heads)
         self.norm2, self.mlp = nn.LayerNorm(width, eps=1e-6), Mlp(width)
+        self.ls1, self.ls2 = (nn.Identity() if scale is None else LayerScale(width, scale) for _ in range(2))
         self.skip = skip
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self._some(self.attn(self.norm1(x)))
-        return x + self._some(self.mlp(self.norm2(x)))
+        x = x + self._some(self.ls1(self.attn(self.norm1(x))))
+        return x + self._some(self.ls2(self.mlp(self.norm2(x))))
 
     def _some(self, x: Tensor) -> Tensor:
         """Stochastic depth: nothing for a share ``skip`` of the samples, the rest scaled to the same mean."""
@@ -84,7 +96,8 @@ class VisionTransformer(HeadedNet):
     ``distilled`` adds a second token with a head of its own, ``head_dist``: ``heads(x)`` gives the logits of both, the
     network itself their average, while ``features`` and ``head`` remain the class token's. Positions are learned for
     images of ``size`` and resized for others. ``drop_path`` is the share of samples that skip attention, or
-    MLP, of the last block; it grows linearly from none at the first.
+    MLP, of the last block; it grows linearly from none at the first. ``layer_scale`` multiplies what a block adds by
+    learnt factors that start there.
 
     >>> net = VisionTransformer(10, size=32, patch=4, width=64, depth=2, heads=4, distilled=True)
     >>> [logits.shape for logits in net.heads(torch.zeros(2, 3, 48, 32))]
@@ -107,6 +120,7 @@ class VisionTransformer(HeadedNet):
         distilled: bool = False,
         head: HeadKind = "linear",
         drop_path: float = 0.0,
+        layer_scale: float | None = None,
     ) -> None:
         super().__init__(num_features=width)
         if width % heads:
@@ -121,7 +135,7 @@ class VisionTransformer(HeadedNet):
         self.dist_token = nn.Parameter(torch.empty(1, 1, width)) if distilled else None
         self.pos_embed = nn.Parameter(torch.empty(1, self.special + self.grid**2, width))
         skips = torch.linspace(0, drop_path, depth, device="cpu").tolist()
-        self.blocks = nn.Sequential(*(Block(width, heads, skip) for skip in skips))
+        self.blocks = nn.Sequential(*(Block(width, heads, skip, layer_scale) for skip in skips))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self._modules["head"] = make_head(head, width, num_classes)
         self.head_dist = make_head(head, width, num_classes) if distilled else None
@@ -152,6 +166,14 @@ class VisionTransformer(HeadedNet):
         """(N, special + patches, width) after the last block: class token, distillation token, patches."""
         return self.norm(self.blocks(self._placed(x)))
 
+    def layers(self, x: Tensor) -> list[Tensor]:
+        """The tokens after each block, (N, L, width) each, before the last norm."""
+        x, found = self._placed(x), []
+        for block in self.blocks:
+            x = block(x)
+            found.append(x)
+        return found
+
     def attentions(self, x: Tensor) -> list[Tensor]:
         """Every block's attention matrices, (N, heads, L, L) each."""
         x, found = self._placed(x), []
@@ -174,9 +196,12 @@ class VisionTransformer(HeadedNet):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of the class token and of the distillation token, (N, K) each."""
+        return self.read(self.tokens(x))
+
+    def read(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of ``tokens`` (N, L, width) after the last block."""
         if self.head_dist is None:
             raise ValueError("this network has one head: build it with distilled=True")
-        tokens = self.tokens(x)
         return self.head(tokens[:, 0]), self.head_dist(tokens[:, 1])
 
     def forward(self, x: Tensor) -> Tensor:

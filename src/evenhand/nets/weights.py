@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from evenhand.errors import UserError
 from evenhand.nets.heads import HeadedNet
+from evenhand.nets.timm import TimmNet
 
 WRAPPERS = ("state_dict", "model", "net")
 PREFIXES = ("module.", "model.", "backbone.", "_orig_mod.")
@@ -52,6 +53,11 @@ def load_weights(net: nn.Module, path: str | Path, *, strict: bool = True, skip_
         raise UserError(f"weights '{path}' do not fit: {'; '.join(w for w in wrong if w)}; {remedy}")
     net.load_state_dict(fitting, strict=False)
     return [name for name in own if name not in fitting]
+
+
+def load_backbone(net: HeadedNet, path: str | Path) -> None:
+    """Everything but the head from ``path``; a network of timm's is inside ours, under names of its own."""
+    load_weights(net.backbone if isinstance(net, TimmNet) else net, path, skip_head=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

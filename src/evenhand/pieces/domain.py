@@ -49,12 +49,14 @@ def reversal_coefficient(
 
 
 class DomainDiscriminator(nn.Sequential):
-    """(N, d) -> (N,) logits of "source", two hidden layers; ``batchnorm=False`` uses dropout 0.5 instead."""
+    """(N, d) -> (N,) logits of "source", two hidden layers; ``batchnorm=False`` uses dropout 0.5 instead, if at all."""
 
-    def __init__(self, d: int, hidden: int = 1024, batchnorm: bool = True) -> None:
+    def __init__(self, d: int, hidden: int = 1024, batchnorm: bool = True, dropout: bool = True) -> None:
         def layer(width: int) -> list[nn.Module]:
             linear = nn.Linear(width, hidden)
-            return [linear, nn.BatchNorm1d(hidden), nn.ReLU()] if batchnorm else [linear, nn.ReLU(), nn.Dropout(0.5)]
+            if batchnorm:
+                return [linear, nn.BatchNorm1d(hidden), nn.ReLU()]
+            return [linear, nn.ReLU(), *([nn.Dropout(0.5)] if dropout else [])]
 
         super().__init__(*layer(d), *layer(hidden), nn.Linear(hidden, 1))
 

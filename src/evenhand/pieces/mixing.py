@@ -52,15 +52,15 @@ def cutmix(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As ``mixup``, pasting a box of the partner; a box cut by the border counts with its true area."""
     soft = soft_targets(target, num_classes, smoothing)
-    boxes = len(x) if per_sample else 1
-    side = (1 - _beta(alpha, boxes, generator)).sqrt()  # (B,) box side over image side
-    centre = torch.rand(2, boxes, generator=generator)
+    box = _boxes(x, len(x) if per_sample else 1, alpha, generator)
     other = _partner(len(x), partner, generator).to(x.device)
-
-    rows, columns = (_span(c, side, size) for c, size in zip(centre, x.shape[-2:], strict=True))
-    box = (rows[:, None, :, None] & columns[:, None, None, :]).to(x.device)  # (B, 1, H, W)
     lam = 1 - box.float().mean((1, 2, 3))
     return torch.where(box, x[other], x), _mix(soft, soft[other], lam)
+
+
+def paste(x: Tensor, other: Tensor, alpha: float, generator: torch.Generator) -> Tensor:
+    """CutMix of two given batches without their labels: a box of each image of ``other`` over that of ``x``."""
+    return torch.where(_boxes(x, len(x), alpha, generator), other, x)
 
 
 def mixup_or_cutmix(
@@ -71,6 +71,14 @@ def mixup_or_cutmix(
     cut = float(torch.rand((), generator=generator)) < switch
     mix, alpha = (cutmix, cutmix_alpha) if cut else (mixup, mixup_alpha)
     return mix(x, target, alpha, generator, num_classes, smoothing=smoothing)
+
+
+def _boxes(x: Tensor, count: int, alpha: float, generator: torch.Generator) -> Tensor:
+    """(count, 1, H, W) True inside a box of area share 1 - lam around a random centre."""
+    side = (1 - _beta(alpha, count, generator)).sqrt()  # (B,) box side over image side
+    centre = torch.rand(2, count, generator=generator)
+    rows, columns = (_span(c, side, size) for c, size in zip(centre, x.shape[-2:], strict=True))
+    return (rows[:, None, :, None] & columns[:, None, None, :]).to(x.device)
 
 
 def _beta(alpha: float, count: int, generator: torch.Generator) -> Tensor:

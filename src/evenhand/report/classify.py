@@ -1,4 +1,4 @@
-"""The sections on classifiers: classes, training curves, self-training, confusions, calibration, adaptation."""
+"""The sections on classifiers: classes, training, experts, self-training, pairs, confusions, calibration, domains."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import BaseModel, model_validator
 
-from evenhand.report import adaptation, selftraining
+from evenhand.report import adaptation, advice, experts, selftraining
+from evenhand.report import selmix as pairs
 from evenhand.report.adaptation import Domains
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
+from evenhand.report.confusions import confusions_section
 from evenhand.report.curves import REPEATED, run_lines
-from evenhand.report.markup import joined, parts
-from evenhand.report.reading import AGAIN, read_square
+from evenhand.report.examples import mistakes_section
+from evenhand.report.experts import Expert
+from evenhand.report.markup import parts
 from evenhand.report.records import NOT_RUN, ClassData, RunGroup
+from evenhand.report.scores import FEW, class_scores, score_table, with_counts
 from evenhand.report.sections import Sections
 from evenhand.report.table import Cell, Table
-from evenhand.report.tables import number_cell, said
+from evenhand.report.tables import number_cell, per_class_table, said
 from evenhand.tasks.classify import CLASSIFY
 
 (RECALL,) = CLASSIFY.per_class
+ROWS, LEAST, SCREEN = 1000, 50, 100  # of all class tables of a page, of one of them, in the terminal
 CURVES = {"train": ("loss",), "val": ("mean_recall", "min_recall", "accuracy", "ece", "loss")}
-OPENED = 2  # groups whose pictures are not folded away
 
 
 def classes_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
@@ -36,10 +40,38 @@ def _recalls(members: Sequence[RunGroup], classes: ClassData, colours: Mapping[s
     if not series:
         return parts.missing(f"Recall per class: {NOT_RUN}.")
     caption = "Recall per class, mean over seeds."
+    scores = {g.name: class_scores(g) for g in members if g.name in series}
     if len(classes[0]) <= class_plots.CLASSES_NAMED:
         caption = "Recall per class: mean over seeds, bars from lowest to highest. Hover for the numbers."
-    drawing = class_plots.plot_scores(classes, RECALL, series, colours)
-    return parts.figure(drawing, caption) + class_table(members, "Recall per class as a table")
+        if any(scores.values()):
+            caption += f" Thin lines: what so few samples allow (95 %). Hollow: fewer than {FEW} samples."
+    ranges = {name: [score.span("recall") for score in found] for name, found in scores.items() if found}
+    doubtful = {name: {k for k, score in enumerate(found) if score.samples < FEW} for name, found in scores.items()}
+    drawing = class_plots.plot_scores(classes, RECALL, series, colours, doubtful, ranges)
+    return parts.figure(drawing, caption) + _tables(members, classes)
+
+
+def _tables(members: Sequence[RunGroup], classes: ClassData) -> Markup:
+    """The recalls of several groups beside each other, then all numbers of each group."""
+    if not any(class_scores(g) for g in members):
+        return class_table(members, "Recall per class as a table")
+    text = Markup()
+    if len(members) > 1 and len(classes[0]) <= ROWS:
+        records = [r for g in members for r in g.records]
+        compared = with_counts(per_class_table(records), [g for g in members if g.measured])
+        text += parts.fold("Recalls side by side", parts.table(compared), len(classes[0]) <= 12)
+    for group in members:
+        if (table := score_table(group, most=max(LEAST, ROWS // len(members)))).rows:
+            title = f"Recall, precision and F1 of each class: {group.name}"
+            text += parts.fold(title, parts.table(table), len(members) == 1)
+    return text
+
+
+def terminal_table(groups: Sequence[RunGroup]) -> Table:
+    """All numbers of one group, or the recalls of several."""
+    table = score_table(groups[0], wide=False, most=SCREEN) if len(groups) == 1 and groups[0].measured else None
+    records = [r for g in groups for r in g.records]
+    return table if table and table.rows else with_counts(per_class_table(records), [g for g in groups if g.measured])
 
 
 def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
@@ -48,28 +80,6 @@ def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Ma
     found = {f"{kind} {key.replace('_', ' ')}": run_lines(groups, kind, key, "epoch") for kind, key in pairs}
     panels = {title: lines for title, lines in found.items() if lines}
     return parts.figure(plots.plot_curves(panels, colours, "epoch"), REPEATED) if panels else parts.missing()
-
-
-def confusions_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> Markup:
-    """Mean confusion over seeds, with the most frequent errors in words."""
-    found = []
-    for i, group in enumerate(groups):
-        classes, inside = group.classes[0], parts.missing()
-        read = (read_square(r.folder / "confusion.npz", "confusion", len(classes), AGAIN) for r in group.measured)
-        matrices = [plots.row_normalised(counts) for counts in read if counts is not None]
-        if matrices:
-            rates = np.mean(matrices, 0)  # (K, K)
-            caption = f"Share of each true class, in per cent. Most frequent errors: {_errors(rates, classes)}."
-            inside = parts.figure(plots.plot_confusion(rates, classes, group.name), caption)
-        found.append(parts.fold(group.name, inside, i < OPENED))
-    return parts.side_by_side(joined(found))
-
-
-def _errors(rates: np.ndarray, classes: Sequence[str], most: int = 5) -> str:
-    errors = rates - np.diag(np.diag(rates))
-    worst = [divmod(int(w), len(classes)) for w in np.argsort(-errors, axis=None, kind="stable")[:most]]
-    told = [f"{classes[t]} → {classes[p]} {100 * errors[t, p]:.1f} %" for t, p in worst if errors[t, p] > 0]
-    return "; ".join(told) or "none"
 
 
 def calibration_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
@@ -143,14 +153,19 @@ class Parts(BaseModel):
     reliability: Reliability | None = None
     temperature: Temperature | None = None
     adaptation: Domains | None = None
+    selmix: pairs.Looks | None = None
+    experts: dict[str, Expert] | None = None
 
 
 SECTIONS = Sections(
     illustrated={
         "Classes": classes_section,
-        "Training curves": curves_section,
-        "Self-training": selftraining.section,
+        "Surest mistakes": mistakes_section,
         "Confusions": confusions_section,
+        "Training curves": curves_section,
+        "Experts": experts.section,
+        "Self-training": selftraining.section,
+        "Selective mixup": pairs.section,
         "Calibration": calibration_section,
         "Further numbers": numbers_section,
         "Adaptation": adaptation.section,
@@ -158,4 +173,6 @@ SECTIONS = Sections(
     cautions=cautions,
     parts=Parts,
     classes="Recall per class",
+    advice=advice.of_classifier,
+    each_class=terminal_table,
 )

@@ -18,7 +18,9 @@ from evenhand.report.markup import joined, parts
 from evenhand.report.records import NOT_RUN, RunGroup, RunRecord
 
 ROOM = 940  # pixels of the page for a row's images
-SEEN = 56  # pixels an image is enlarged to at most
+SEEN = 96  # pixels an image is enlarged to at most
+LEAST = 2.0  # times that a small image is enlarged, though its row then scrolls
+SMALL = 48  # pixels
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> Markup:
     group, _, first = members[0]
     classes, counts, _ = group.classes
     zoom = min(SEEN / first.tile, ROOM / (1 + len(members)) / first.block[0])
+    zoom = max(zoom, LEAST) if first.tile <= SMALL else zoom
     zoom = int(zoom) if zoom >= 1 else zoom  # whole pixels, while they are enlarged
     rows = []
     for i, k in enumerate(first.labels):
@@ -87,7 +90,9 @@ def _gallery(members: Sequence[tuple[RunGroup, RunRecord, Sheet]]) -> Markup:
         rows.append({"name": name, "count": count, "images": images})
     all_classes = first.labels == [-1] or len(first.labels) == len(classes)
     some = "" if all_classes else f", {len(first.labels)} of {len(classes)} classes"
-    caption = f"Real images of the {group.measure.get('split')} split beside drawn ones, none picked{some}."
+    caption = (
+        f"Real images of the {group.measure.get('split')} split beside drawn ones, none picked{some}; click to enlarge."
+    )
     heads = ["real", *(f"{group.name}, {record.label}" for group, record, _ in members)]
     return parts.gallery(caption, heads, rows)
 

@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from evenhand.report.advice import of_generator
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.curves import REPEATED, class_figure
@@ -18,6 +19,7 @@ from evenhand.report.markup import parts
 from evenhand.report.reading import Judged
 from evenhand.report.records import NOT_RUN, ClassData, Line, RunGroup, by_count
 from evenhand.report.sections import Sections
+from evenhand.report.tables import said as number_of
 from evenhand.tasks.generate import GENERATE
 
 CLASS_FID = next(metric for metric in GENERATE.per_class if metric.key == "class_fid")
@@ -63,7 +65,7 @@ def _basis(measure: Mapping[str, Any]) -> str:
     ]
     if "label_kl" in measure:
         told.append("Label KL: of the annotator's labels to even shares.")
-    if "inception_score" in measure:
+    if known("inception_score") is not None:
         told.append("Inception score: of the Inception network's own classes, one split.")
     if "group_fid" in measure:
         told.append("Head, mid and tail FID: means of their classes' FIDs.")
@@ -71,6 +73,24 @@ def _basis(measure: Mapping[str, Any]) -> str:
         trained = f"'{score['recipe']}' trained on {score['drawn']:,} drawn images"
         told.append(f"CAS: accuracy on the real test split of {trained}.")
     return " ".join([*told, "Scores of other features or counts do not compare."])
+
+
+def context(group: RunGroup) -> str:
+    """What a FID needs beside it: whose features, how many real images, and numbers that fail in other ways."""
+    known = group.measure.get
+    beside = [f"{m.name} {number}" for m in map(GENERATE.metric, ("kid", "recall")) if (number := number_of(group, m))]
+    images = f" against {known('real_count'):,} real images" if known("real_count") else ""
+    judged = f"by {known('features')} features{images}" if known("features") else ""
+    return ", ".join(part for part in (judged, " and ".join(beside)) if part)
+
+
+def mended(measure: dict[str, Any]) -> dict[str, Any]:
+    """Until version 0.1 the annotator's own score was called Inception's, and could be words on why there is none."""
+    score, features = measure.get("inception_score"), str(measure.get("features", ""))
+    if score is None or (not isinstance(score, str) and "inception" in features.lower()):
+        return measure
+    kept = {key: value for key, value in measure.items() if key != "inception_score"}
+    return kept if isinstance(score, str) else {"annotator_score": score} | kept
 
 
 def cautions(groups: Sequence[RunGroup]) -> list[str]:
@@ -213,12 +233,15 @@ class Parts(BaseModel):
 
 SECTIONS = Sections(
     illustrated={
-        "Classes as drawn": drawn_section,
         "Pictures": pictures_section,
+        "Classes as drawn": drawn_section,
         "Generators in training": curves_section,
     },
     notes=basis,
     cautions=cautions,
+    context=context,
+    advice=of_generator,
+    mended=mended,
     parts=Parts,
     classes="How each class is drawn",
     remarks=(

@@ -15,9 +15,9 @@ from evenhand.report import markup
 from evenhand.report.charts.svg import colour
 from evenhand.report.markup import joined, parts
 from evenhand.report.reading import load_run
-from evenhand.report.records import RunGroup, RunRecord, by_task, group_runs
-from evenhand.report.tables import Cell, Table, difference_table, notes, runs_table, summary_table
-from evenhand.report.verdict import cautions, tested_on, verdict
+from evenhand.report.records import RunGroup, RunRecord, apart, by_task, group_runs
+from evenhand.report.tables import Cell, Table, difference_table, failures_table, notes, runs_table, summary_of
+from evenhand.report.verdict import advice, cautions, tested_on, verdict
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -36,7 +36,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 def render(records: Sequence[RunRecord]) -> str:
     """The page's text; the same records give the same bytes."""
-    groups = group_runs(records)
+    groups, lost = apart(group_runs(records))
     colours = {group.name: colour(i) for i, group in enumerate(groups)}
     sections: dict[str, tuple[str, str]] = {}  # anchor -> title, HTML
 
@@ -46,14 +46,20 @@ def render(records: Sequence[RunRecord]) -> str:
             sections[f"{task}-{anchor}" if anchor in sections else anchor] = title, inside
 
     add("Summary", _summary(groups, colours))
+    if lost:
+        add("Runs that failed or did not end", parts.table(failures_table(lost)))
     for task, same in by_task(groups).items():
         for title, section in task.sections().illustrated.items():
             add(title, section(same, colours), task.name)
-    differences = difference_table(records)
+    differences = difference_table([r for g in groups for r in g.records])
     add("What differs", parts.table(differences) if differences.rows else parts.note("Nothing: there is one recipe."))
     add("Provenance", _provenance(records, groups))
+    script, script_hash = markup.script("page.js")
     return markup.render(
         "page.html",
+        script=script,
+        script_hash=script_hash,
+        advice=advice(groups),
         title=", ".join(g.name for g in groups),
         verdict=verdict(groups),
         cautions=cautions(groups),
@@ -65,7 +71,7 @@ def _summary(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
     text, told = Markup(), list[str]()
     for same in by_task(groups).values():
         runs = [record for group in same for record in group.records]
-        text += parts.table(summary_table(runs), colours)
+        text += parts.table(summary_of(same), colours)
         if len(runs) > len(same):
             text += parts.fold("Every run on its own", parts.table(runs_table(runs)))
         told += notes(same)

@@ -146,6 +146,7 @@ def load_run(folder: str | Path) -> RunRecord:
         raise UserError(f"{folder} is of an older format: no model.json or measure.json says its task; train again")
     task = task_named(name)
     if measure is not None:
+        measure = task.sections().mended(measure)
         _check_measure(folder / "measure.json", measure, task)
     recipe = folder / "recipe.toml"
     return RunRecord(

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +78,17 @@ class RunRecord:
             return None
         return values[index] if isinstance(values[index], dict) else {"value": values[index]}
 
+    @property
+    def failure(self) -> str:
+        """Why a run has no place beside the others: it diverged, has not ended, or measured no number; else empty."""
+        if self.measure is not None:
+            found = self.value(self.task.headline)
+            return "" if found is None or finite(found) else f"its {self.task.headline.name} is undefined"
+        if not self.log:
+            return ""
+        last = self.log[-1]
+        return str(last.get("reason") or f"not measured; its log ends at step {last['step']:,}")
+
     def curve(self, name: str, kind: str, key: str, over: str = "step") -> Line | None:
         """A number of the log where it is one, as a line called ``name``."""
         rows = [row for row in self.log if row["kind"] == kind and finite(row.get(key))]
@@ -94,10 +105,14 @@ def finite(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ only in their seed; or in their seed and their split, which then has the same number."""
+    """Runs that differ only in their seed; or in their seed and their split, which then has the same number.
+
+    ``lost`` are those that failed and are told of apart.
+    """
 
     name: str
     records: tuple[RunRecord, ...]
+    lost: tuple[RunRecord, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -135,11 +150,12 @@ class RunGroup:
     def size(self) -> str:
         """``3 seeds``; ``3 seeds and splits`` if each split the data anew; ``2 of 3 seeds`` if one was not measured;
         ``runs`` if a seed repeats or is unknown."""
-        seeds = [r.seed for r in self.records]
+        every = (*self.records, *self.lost)
+        seeds = [r.seed for r in every]
         noun = "seed" if None not in seeds and len({*map(str, seeds)}) == len(seeds) else "run"
-        total, done = len(self.records), len(self.measured)
+        total, done = len(every), len(self.measured)
         count = f"{done} of {total}" if 0 < done < total else str(total)
-        varied = len({str(r.split_seed) for r in self.records}) > 1
+        varied = len({str(r.split_seed) for r in every}) > 1
         return f"{count} {noun}{'s' if total > 1 else ''}{' and splits' if varied else ''}"
 
     def parts(self, key: str) -> list[Any]:
@@ -221,6 +237,18 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
     for tell in (lambda r: r.name, lambda r: str(r.folder)):  # names in common give way to what tells apart
         names = [tell(b[0]) if names.count(n) > 1 else n for n, b in zip(names, bundles, strict=True)]
     return [RunGroup(name, tuple(bundle)) for name, bundle in zip(names, bundles, strict=True)]
+
+
+def apart(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], list[RunRecord]]:
+    """The groups of what can be compared, and the runs that failed; where all did, they are shown nonetheless."""
+    lost = [r for g in groups for r in g.records if r.failure]
+    if len(lost) == sum(len(g.records) for g in groups):
+        return list(groups), lost
+    parted = [
+        replace(g, records=tuple(r for r in g.records if not r.failure), lost=tuple(r for r in g.records if r.failure))
+        for g in groups
+    ]
+    return [g for g in parted if g.records], lost
 
 
 def by_count(classes: ClassData) -> list[int]:

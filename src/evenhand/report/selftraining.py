@@ -14,8 +14,10 @@ from evenhand.report.records import Line, RunGroup, RunRecord, by_count
 
 ENDS = 5  # classes drawn from either end of the tail
 FLOOR = "floor"
+WATCHED = ("kept", "multiplier", "coverage_multiplier")  # what makes a run one of these
 TRACES = {
     "multiplier": "Multipliers, of classes or of head and tail: where validation is unhappy, the gain grows.",
+    "coverage_multiplier": "Multipliers of coverage floors: 0 where the floor is met.",
     "recall": "Recall on validation.",
     "coverage": "Coverage on validation: the share of all samples predicted as the class.",
     "kept": "Share of the unlabelled samples with this pseudo-label that were learnt from, over about 100 steps.",
@@ -24,7 +26,7 @@ TRACES = {
 
 def section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
     """Nothing unless a run is one of self-training."""
-    watched = [g for g in groups if any(_traced(r, "kept") or _traced(r, "multiplier") for r in g.records)]
+    watched = [g for g in groups if any(_traced(r, key) for r in g.records for key in WATCHED)]
     lines = run_lines(watched, "train", "kept")
     caption = f"Share of unlabelled samples learnt from. {REPEATED}"
     share = parts.figure(plot_curves({"share kept": lines}, colours, "step"), caption) if lines else Markup()
@@ -63,6 +65,7 @@ def _chosen(group: RunGroup, names: list[str]) -> list[str]:
 def _floor(group: RunGroup) -> float | None:
     """The coverage a recipe asks of every class, if it does."""
     method, classes = group.records[0].method, group.classes[0]
-    if "coverage" not in str(method.get("objective", "")) or not classes:
+    asked = f"{method.get('objective', '')} {method.get('floors', '')}"
+    if "coverage" not in asked or not classes:
         return None
     return float(method.get("floor") or 0.95 / len(classes))

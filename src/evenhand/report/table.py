@@ -22,6 +22,9 @@ class Cell:
     title: str = ""
     best: bool = False
     alarm: bool = False
+    link: str = ""  # the id of what the page opens
+    span: tuple[float, float, float] | None = None  # from, at, to, in per cent: drawn by the page
+    doubtful: bool = False
 
     @property
     def missing(self) -> bool:
@@ -33,12 +36,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns; the columns in ``numbers`` are aligned right."""
+    """Rows under named columns; the columns in ``numbers`` are aligned right.
+
+    The page lets its reader sort and filter the rows of a ``browsed`` table.
+    """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numbers: range = range(0)
+    browsed: bool = False
 
     def turned(self) -> Table:
         """Columns as rows: for few rows of many numbers."""

@@ -73,9 +73,21 @@ def also_metrics(groups: Sequence[RunGroup]) -> list[Metric]:
     return found
 
 
-def _summary(groups: Sequence[RunGroup]) -> Table:
-    task = groups[0].task
-    shown = [m for m in task.metrics if m.shown and any(g.values(m) for g in groups)] or [task.headline]
+def aims(groups: Sequence[RunGroup]) -> set[str]:
+    """Keys of the numbers that a recipe trains for (``method.objective``) or selects by (``run.select``)."""
+    found: set[str] = set()
+    for group in groups:
+        recipe, objective = group.records[0].recipe or {}, str(group.records[0].method.get("objective", ""))
+        found |= {objective.replace("-", "_"), str(recipe.get("run", {}).get("select", "")).partition(":")[2]}
+        found.update(group.task.aims.get(objective, ()))
+    return found
+
+
+def summary_of(groups: Sequence[RunGroup]) -> Table:
+    """One row per group, which are of one task; a number that a recipe aims at is a column, too."""
+    task, aimed = groups[0].task, aims(groups)
+    known = [m for m in task.metrics if m.shown or m.key in aimed]
+    shown = [m for m in known if any(g.values(m) for g in groups)] or [task.headline]
     columns = [[Cell(g.name) for g in groups]]
     for metric in shown:
         cells = [number_cell(group.values(metric), metric.digits) for group in groups]
@@ -99,12 +111,12 @@ def summary_table(records: Iterable[RunRecord]) -> Table:
 
     The runs are of one task: see ``by_task``.
     """
-    return _summary(group_runs(records))
+    return summary_of(group_runs(records))
 
 
 def runs_table(records: Iterable[RunRecord]) -> Table:
     """One row per run, seeds apart."""
-    return _summary([RunGroup(r.name, (r,)) for r in records])
+    return summary_of([RunGroup(r.name, (r,)) for r in records])
 
 
 def per_class_table(records: Iterable[RunRecord]) -> Table:
@@ -127,7 +139,13 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     told = task.sections()
     caption = [f"{told.classes}, most training samples first", *told.remarks]
     caption += [told.doubt] if any(cell.text.endswith("*") for row in rows for cell in row[3:]) else []
-    return Table("; ".join(caption), columns, rows, range(2, len(columns)))
+    return Table("; ".join(caption), columns, rows, range(2, len(columns)), browsed=True)
+
+
+def failures_table(lost: Sequence[RunRecord]) -> Table:
+    """Runs that failed, with what their logs say."""
+    rows = tuple((Cell(r.name), Cell(r.label), Cell(r.failure)) for r in lost)
+    return Table("Not in the plots; their groups say how many were measured", ("run", "seed", "why"), rows)
 
 
 def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:

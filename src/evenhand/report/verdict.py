@@ -19,16 +19,29 @@ def verdict(groups: Sequence[RunGroup]) -> Markup:
     return Markup(" ").join(_of_task(task, same) for task, same in by_task(groups).items())
 
 
-def _of_task(task: Task, groups: Sequence[RunGroup]) -> Markup:
+def advice(groups: Sequence[RunGroup]) -> list[str]:
+    """What to try next with the best group of each task, where its numbers say so."""
+    best = ((task, _ranked(task, same)[0][:1]) for task, same in by_task(groups).items())
+    told = (f"{task.sections().advice(group)}" for task, first in best for group in first)
+    return [line for line in told if line]
+
+
+def _ranked(task: Task, groups: Sequence[RunGroup]) -> tuple[list[RunGroup], bool]:
+    """Groups that compare, best first, and whether that is all there are."""
     metric = task.headline
     able = [g for g in groups if said(g, metric)]
     fair = [g for g in able if not g.oracle] or able
     same = [g for g in fair if g.comparable_key == fair[0].comparable_key]
-    ranked = sorted(same, key=lambda g: -metric.better(fmean(v for _, v in g.values(metric))))
+    return sorted(same, key=lambda g: -metric.better(fmean(v for _, v in g.values(metric)))), len(same) == len(fair)
+
+
+def _of_task(task: Task, groups: Sequence[RunGroup]) -> Markup:
+    ranked, every = _ranked(task, groups)
     best, rival = [*ranked, None, None][:2]
-    among = "" if len(same) == len(fair) else f" among the {len(same)} comparable"
-    remark = _weight(best, rival, metric) if best and rival else ""
-    return parts.verdict(task, best, rival, among, remark, said)
+    among = "" if every else f" among the {len(ranked)} comparable"
+    remark = _weight(best, rival, task.headline) if best and rival else ""
+    context = task.sections().context(best) if best else ""
+    return parts.verdict(task, best, rival, among, remark, said, context)
 
 
 def _weight(best: RunGroup, rival: RunGroup, metric: Metric) -> str:

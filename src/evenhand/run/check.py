@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,7 @@ from rich.table import Table
 
 from evenhand import parallel
 from evenhand.data.loader import Loader
-from evenhand.data.sources import formats
-from evenhand.data.sources.soundness import Problem, check, find_problems
+from evenhand.data.sources.soundness import Problem, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
 from evenhand.run.opening import build_method, check_needs, read_data
@@ -24,6 +22,7 @@ from evenhand.run.training import check_method
 from evenhand.settings import Settings
 
 WARM, TIMED = 2, 4
+PATIENCE = 20.0  # seconds after which fewer steps must do
 
 
 def check_recipe(recipe: Recipe) -> list[Problem]:
@@ -32,6 +31,9 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     data = read_data(recipe)
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
+    if data.facts.frame is not None and data.facts.size:
+        told = data.facts.framing
+        say.print(f"frame: {told.how} to {told.side} pixels (data.frame, data.size)", highlight=False)
     _print_problems(problems, say)
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
@@ -45,9 +47,9 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     recipe = _without_searches(recipe, say)
     method = build_method(recipe, data, device, {})
     check_selection(method.task, data.streams, recipe.run.select, recipe.run.select_also)
-    seconds, total, size = _time_steps(method, data.streams, recipe, device)
+    seconds, total, size = time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
-    say.print(f"about {_clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
+    say.print(f"about {clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
     return problems
 
 
@@ -68,17 +70,7 @@ def _without_searches(recipe: Recipe, say: Console) -> Recipe:
     return recipe.model_copy(update={"method": plain(recipe.method, "method")})
 
 
-def look(path: Path) -> list[Problem]:
-    """Print what a folder, CSV or array file holds, and what is wrong with it."""
-    say = Console()
-    problems = check(path)
-    if not any(p.kind == "layout" for p in problems):
-        _print_streams(formats.read(path, memory=False, skip_unreadable=True), say)
-    _print_problems(problems, say)
-    return [p for p in problems if p.severity == "error"]
-
-
-def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:
+def time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.device) -> tuple[float, int, int]:
     """Seconds per step on a throw-away method, steps of the whole run, and parameters."""
     run = recipe.run
     loaders = {
@@ -89,13 +81,14 @@ def _time_steps(method: Method, streams: Streams, recipe: Recipe, device: torch.
     method.refresh(Progress(0, epoch_steps, max(1, total)), streams)
     method.schedule(Progress(0, epoch_steps, max(1, total)))
     batches = {name: loader.iterate(0, WARM + TIMED) for name, loader in loaders.items()}
-    began = 0.0
-    for step in range(WARM + TIMED):
-        if step == WARM:
-            began = time.perf_counter()
+    took: list[float] = []
+    while len(took) < WARM + TIMED and sum(took) < PATIENCE:
+        began = time.perf_counter()
         scalars = method.update({name: next(batch) for name, batch in batches.items()})
         sum(float(value) for value in scalars.values())  # waits for the device
-    return (time.perf_counter() - began) / TIMED, total, method.size()
+        took.append(time.perf_counter() - began)
+    timed = took[WARM:] or took[-1:]
+    return sum(timed) / len(timed), total, method.size()
 
 
 def _memory(device: torch.device) -> str:
@@ -106,7 +99,8 @@ def _memory(device: torch.device) -> str:
     return f"peak memory so far {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours and minutes, or minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

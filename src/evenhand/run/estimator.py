@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from evenhand.data.prepared import Data, around
+from evenhand.data.holdout import Whole, hold_out_share
+from evenhand.data.prepared import Data, Seen, around
 from evenhand.data.reading import ARRAYS
 from evenhand.data.settings import DataSettings
 from evenhand.data.stream import Stream, Streams
-from evenhand.data.uneven import hold_out
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.frozen import embed
 from evenhand.methods import method_class
@@ -185,7 +184,8 @@ class Classifier:
         elif not 0 <= self.validation < 1:
             raise UserError(f"validation = {self.validation!r} is no share: give 0 for none, or for example 0.1")
         elif self.validation:
-            parts["labelled"], parts["val"] = hold_out(parts["labelled"], self.validation, self.seed, "val")
+            whole, parts["val"] = hold_out_share(Whole.of(parts["labelled"]), self.validation, self.seed, "val")
+            parts["labelled"] = whole.stream
         if X_unlabelled is not None:
             parts["unlabelled"] = stream(inputs.read(X_unlabelled), None, "unlabelled")
         return parts
@@ -257,8 +257,8 @@ def _prepared(settings: DataSettings, parts: Streams) -> Data:
     """With features in place of images where a frozen network is named."""
     if not settings.embed:
         return around(settings, parts)
-    size = list(parts["labelled"].fetch(torch.tensor([0])).shape[2:])
-    return around(settings, embed(parts, settings.embed, settings.embed_size), embedded=size)
+    seen = Seen.of(parts["labelled"])
+    return around(settings, embed(parts, settings.embed, settings.embed_size), seen=seen)
 
 
 def _measured(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A run's folder is a model: what is written into it so that it opens anywhere, without its data or its needs.
 
 ``recipe.toml`` is everything the run depends on, ``model.json`` what its use needs to know of the data, ``*.pt`` the
-weights, ``needs/`` the models it was built on; ``streams.json`` and ``environment.json`` tell where it comes from.
+weights, ``needs/`` the models it was built on; ``backbone.*`` the frozen network whose features it learned from;
+``streams.json`` and ``environment.json`` tell where it comes from.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from evenhand.run.checkpoint import FORMAT, check_format
 from evenhand.run.recipe import Recipe, digest
 from evenhand.settings import Settings
 
+COLDEST = 0.011  # about where fit_temperature stops if nothing is wrong on validation: it then knows no best one
+
 
 class Model(Settings):
     """``model.json``."""
@@ -33,6 +36,7 @@ class Model(Settings):
     task: str
     digest: str
     facts: Facts
+    temperature: float | None = None  # that confidences are divided by, fitted on validation; None: there was none
 
 
 def describe(folder: Path, recipe: Recipe, model: Model, streams: Streams) -> None:
@@ -80,6 +84,14 @@ def read_model(folder: Path) -> Model:
     if digest(_written(folder / "recipe.toml")) != model.digest:
         raise UserError(f"{folder / 'recipe.toml'} is not the recipe that this run was trained with: restore that file")
     return model
+
+
+def keep_temperature(folder: Path, value: float | None) -> None:
+    """The temperature of the chosen checkpoint into ``model.json``; one without mistakes on validation has none."""
+    model = read_model(folder)
+    useful = None if value is None or value <= COLDEST else value
+    if model.temperature != useful:
+        atomic.write(folder / "model.json", model.model_copy(update={"temperature": useful}).model_dump_json(indent=1))
 
 
 def _written(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,6 +52,7 @@ class Log:
         self.writer = parallel.is_writer()
         self.path = folder / "log.jsonl"
         self.noted: set[str] = set()  # Python's warnings that are in the log
+        self.at: tuple[int, float] | None = None  # step and epoch of the last row, once the log is known to be ours
         self.board = self._open_board(folder) if tensorboard and self.writer else None
         self.bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -76,17 +77,22 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.stop()
+        if isinstance(error, UserError) and self.at:  # such as divergence: reports tell it from a run that goes on
+            with suppress(OSError):  # the disk may be what is full
+                self.row("event", *self.at, {"event": "failed", "reason": str(error)})
         if self.board is not None:
             self.board.close()
 
     def forget_after(self, step: int) -> None:
-        """On resume, drop rows that the steps to come will write again."""
+        """On resume, drop rows that the steps to come will write again, and how it failed."""
         if self.writer and self.path.exists():
-            kept = [row for row in _rows(self.path) if row["step"] <= step]
+            kept = [row for row in _rows(self.path) if row["step"] <= step and row.get("event") != "failed"]
             self.noted = {str(row["warning"]) for row in kept if "warning" in row}
             atomic.write(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        self.at = step, 0.0
 
     def row(self, kind: str, step: int, epoch: float, values: dict[str, Any]) -> None:
+        self.at = step, epoch
         if not self.writer:
             return
         with self.path.open("a") as out:

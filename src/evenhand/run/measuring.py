@@ -15,6 +15,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.stream import decoded_by
 from evenhand.errors import UserError
 from evenhand.run import checkpoint
+from evenhand.run.folder import keep_temperature
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.selection import rules_of
 
@@ -33,7 +34,7 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
 
 
 def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
-    """Measure an opened run on a split of its data; matrices go to array files such as ``confusion.npz``."""
+    """Measure an opened run on a split of its data; ``confusion.npz``, ``predictions.csv`` and the like lie beside."""
     if split not in data.streams:
         raise UserError(f"this run has no '{split}' split; it has: {', '.join(data.streams)}")
     task, batch = run.method.task, run.recipe.run.eval_batch
@@ -53,16 +54,25 @@ def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:
         **task.table(run.method, data.streams[split], batch=batch),
         **task.finish(run.method, data, run.folder, batch=batch),
     }
+    fitted = table.get("temperature", {}).get("value")
+    if final and fitted is None:
+        fitted = task.temperature(run.method, data.streams, batch=batch)
     if run.recipe.run.select_also:
         table["also"] = _measure_also(run, data, split)
     arrays = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, np.ndarray)}
+    files = {key: table.pop(key) for key, value in list(table.items()) if isinstance(value, bytes)}
     if parallel.is_writer():
         ending = "" if final else f"-{split}"
+        for key, content in files.items():
+            named = Path(key)
+            atomic.write(run.folder / f"{named.stem}{ending}{named.suffix}", content)
         for key, array in arrays.items():
             write_array(run.folder / f"{key}{ending}.npz", key, array)
         path = run.folder / (FILE if final else f"measure{ending}.json")
         table |= _kept_score(path, table)
         atomic.write_json(path, table)
+        if final:
+            keep_temperature(run.folder, fitted)
     return table
 
 

@@ -13,7 +13,7 @@ from evenhand.methods.protocol import Method
 from evenhand.run.opening import OpenRun, copy_model, open_run
 from evenhand.run.recipe import Need, Recipe, load_recipe, smoke_recipe
 
-VIEWS = ("augment", "strong", "normalise")  # how a needed run sees samples: its own affair
+VIEWS = ("augment", "strong", "normalise", "enlarge", "frame")  # how a needed run sees samples: its own affair
 HERE = ("device", "threads", "workers", "batchnorm", "tensorboard", "progress")  # of the machine, not of the run
 WHOLE = {"imbalance": 1.0, "n_max": None}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,11 @@ from evenhand import atomic, parallel
 from evenhand.data.prepared import Data, data_of, prepare_data
 from evenhand.data.scenes import prepare_scenes, scenes_of
 from evenhand.errors import UserError, did_you_mean, users_mistake
-from evenhand.measure.frozen import embed
+from evenhand.measure.frozen import check_backbone, embed, kept_backbone
 from evenhand.methods import method_class
 from evenhand.methods.common import Net
 from evenhand.methods.protocol import Method
-from evenhand.nets import reads_text
+from evenhand.nets import PRETRAINED, reads_text
 from evenhand.randomness import mix
 from evenhand.run import checkpoint
 from evenhand.run.folder import Model, read_model
@@ -47,6 +49,13 @@ def read_data(recipe: Recipe, model: Model | None = None) -> Data:
     net = getattr(recipe.method, "net", None)
     if isinstance(net, Net):
         net.check()  # an unknown network or its weights are told of before any image is decoded
+        if net.weights in PRETRAINED and recipe.data.normalise == "data":
+            warnings.warn(
+                f"the weights '{net.weights}' know images normalised as ImageNet's: set data.normalise = 'imagenet'",
+                stacklevel=2,
+            )
+    if recipe.data.embed:
+        check_backbone(recipe.data.embed)
     with parallel.first_on_machine():
         task, facts = method_class(recipe.method.name).task, model.facts if model else None
         if task.boxes:
@@ -107,9 +116,9 @@ def _views(recipe: Recipe, model: Model) -> Data:
 
 
 def _as_trained(recipe: Recipe) -> Recipe:
-    """Without the weights that networks started from: the run has its own, and those may be gone."""
+    """Without the weights that networks started from."""
     tables = {key: getattr(recipe.method, key) for key in type(recipe.method).model_fields}
-    nets = {key: net.model_copy(update={"weights": None}) for key, net in tables.items() if isinstance(net, Net)}
+    nets = {key: net.as_trained() for key, net in tables.items() if isinstance(net, Net)}
     return recipe.model_copy(update={"method": recipe.method.model_copy(update=nets)})
 
 
@@ -124,6 +133,9 @@ def copy_model(run: OpenRun, to: Path) -> None:
     content = checkpoint.load(run.folder / run.checkpoint)
     for need in run.recipe.needs:
         copy_model(open_run(run.folder / "needs" / need, device="cpu"), to / "needs" / need)
+    if (backbone := kept_backbone(run.folder)) is not None:
+        with atomic.replacing(to / backbone.name) as part:
+            shutil.copyfile(backbone, part)
     named = {"digest": recipe.digest()}
     atomic.write(to / "recipe.toml", recipe.toml())
     atomic.write(to / "model.json", run.model.model_copy(update=named).model_dump_json(indent=1))

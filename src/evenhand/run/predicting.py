@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from evenhand.data.sources.arrays import as_images, as_vectors
-from evenhand.data.sources.files import Files, convert
-from evenhand.data.sources.paths import existing, images_in, relative_names
-from evenhand.data.sources.source import Memory, Source, joined
-from evenhand.data.stream import Stream
+from evenhand.data.sources.files import REMEDY
+from evenhand.data.sources.source import Source
 from evenhand.errors import UserError
-from evenhand.measure.classification import predict_all
-from evenhand.measure.frozen import features_of
+from evenhand.measure.frozen import backbone, kept_backbone, seen_by_backbone
 from evenhand.methods.protocol import Recogniser
+from evenhand.nets import HeadedNet
+from evenhand.run.inputs import Inputs
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.tasks.classify import CLASSIFY
+
+DECODERS = 4  # threads that read images ahead
 
 
 class Prediction(NamedTuple):
@@ -32,75 +34,101 @@ class Prediction(NamedTuple):
     confidence: float
 
 
+class Ranking(NamedTuple):
+    """The likeliest classes of one input, surest first."""
+
+    name: str
+    labels: tuple[str, ...]
+    confidences: tuple[float, ...]
+
+
 class Model:
-    """A classifier out of a run's folder; neither its data nor the runs it needed have to be there."""
+    """A classifier out of a run's folder; neither its data nor the runs it needed have to be there.
+
+    Confidences are calibrated where the run had a validation split: logits are divided by ``temperature``.
+    """
 
     def __init__(self, run: OpenRun) -> None:
         if run.method.task is not CLASSIFY:
             raise UserError(f"{run.folder} is a run of task {run.method.task.name}: it predicts no classes")
         self.run, self.method = run, cast(Recogniser, run.method)
-        self.facts = run.model.facts
+        self.facts, self.temperature = run.model.facts, run.model.temperature
+        self.inputs = Inputs(run.recipe.data, self.method.data)
 
     @property
     def classes(self) -> tuple[str, ...]:
         return self.facts.classes
 
+    @property
+    def calibration(self) -> str:
+        """What stands behind the confidences, in one line."""
+        if self.temperature is not None:
+            return f"confidences are calibrated: temperature {self.temperature:.3g}, fitted on validation"
+        if not self._was_validated():
+            return "confidences are not calibrated: the run had no validation split to fit a temperature on"
+        return (
+            f"confidences are not calibrated: evenhand measure {self.run.folder} fits them, if validation has mistakes"
+        )
+
+    def _was_validated(self) -> bool:
+        told = self.run.folder / "streams.json"
+        return told.is_file() and "val" in json.loads(told.read_text(encoding="utf-8"))
+
     def predict(self, inputs: Any, *, batch: int = 64) -> list[Prediction]:
         """One row (name, label, confidence) for each input.
 
-        ``inputs``: paths of images, a folder of them, PIL images, uint8 arrays (N, H, W[, C]) or (N, C, H, W), float
-        vectors (N, d); for a model of texts, strings.
+        ``inputs``: paths of images, a folder of them, a list of paths in a .csv or .txt, PIL images, uint8 arrays
+        (N, H, W[, C]) or (N, C, H, W), float vectors (N, d); for a model of texts, strings.
         """
-        source = self.source(inputs)
-        if not len(source):
-            return []
-        confidence, chosen = self._probabilities(source, batch).max(1)
-        said = zip(chosen.tolist(), confidence.tolist(), strict=True)
-        return [Prediction(source.name(row), self.classes[k], sure) for row, (k, sure) in enumerate(said)]
+        return [Prediction(name, said[0], sure[0]) for name, said, sure in self.stream(inputs, batch=batch, top=1)]
 
     def probabilities(self, inputs: Any, *, batch: int = 64) -> Tensor:
         """(N, K), classes in the order of ``classes``."""
-        return self._probabilities(self.source(inputs), batch)
+        found = [probs for _, probs in self._predicted(self.source(inputs), batch, None)]
+        return torch.cat(found) if found else torch.empty(0, len(self.classes))
 
-    def _probabilities(self, source: Source, batch: int) -> Tensor:
-        return predict_all(self.method.predict, Stream(source, None, self.classes, "inputs"), batch=batch).softmax(1)
+    def stream(
+        self, inputs: Any, *, batch: int = 64, top: int = 2, unreadable: list[str] | None = None
+    ) -> Iterator[Ranking]:
+        """The ``top`` likeliest classes of each input, batch by batch, so that a folder may be of any size.
+
+        What cannot be read stops it with an error, unless ``unreadable`` is a list to note it in.
+        """
+        source = inputs if isinstance(inputs, Source) else self.source(inputs)
+        for names, probs in self._predicted(source, batch, unreadable):
+            sure, chosen = probs.topk(min(top, len(self.classes)))
+            for name, which, values in zip(names, chosen.tolist(), sure.tolist(), strict=True):
+                yield Ranking(name, tuple(self.classes[k] for k in which), tuple(values))
 
     def source(self, inputs: Any) -> Source:
-        """The inputs as training has seen its samples: framed, in colour or grey, embedded or as tokens."""
-        if self.facts.kind == "tokens":
-            return self._texts([inputs] if isinstance(inputs, str) else list(inputs))
-        settings = self.run.recipe.data
-        if not settings.embed or _is_vectors(inputs):
-            return self._samples(inputs)
-        stream = Stream(self._images(inputs, self.facts.size[-1]), None, self.classes, "inputs")
-        return Memory(features_of(stream, settings.embed, settings.embed_size), _names(stream))
+        """The inputs as training has seen its samples: framed, in colour or grey, or as tokens."""
+        return self.inputs.source(inputs)
 
-    def _texts(self, texts: Sequence[str]) -> Source:
-        vocabulary = self.method.data.vocabulary
-        assert vocabulary is not None
-        tokens = vocabulary.encode(texts)
-        return Memory(torch.cat([tokens, torch.zeros_like(tokens)], 1) if self.facts.translations else tokens)
+    @torch.no_grad()
+    def logits(self, samples: Tensor) -> Tensor:
+        """(N, K) of raw samples as ``source`` fetches them; images pass the frozen network where there is one."""
+        if self.run.recipe.data.embed and samples.ndim == 4:
+            side = self.run.recipe.data.embed_size
+            net, device = self.backbone
+            samples = net.features(seen_by_backbone(samples.to(device), side)).float()
+        return self.method.predict(samples).float().cpu()
 
-    def _samples(self, inputs: Any) -> Source:
-        if self.facts.kind == "images":
-            return self._images(inputs, self.facts.size[-1])
-        vectors = as_vectors(np.asarray(inputs, dtype=np.float32), "inputs")
-        if vectors.ndim != 2 or vectors.shape[1] != self.facts.inputs:
-            raise UserError(f"inputs are {tuple(vectors.shape)}; this model takes vectors (N, {self.facts.inputs})")
-        return Memory(vectors)
+    @cached_property
+    def backbone(self) -> tuple[HeadedNet, torch.device]:
+        """The frozen network whose features this model has learned from: of the run's folder, or fetched."""
+        network, device = self.method.network(), torch.device("cpu")
+        if network is not None:
+            device = next(network.parameters()).device
+        return backbone(self.run.recipe.data.embed, kept_backbone(self.run.folder)).to(device), device
 
-    def _images(self, inputs: Any, side: int) -> Source:
-        channels = self.facts.inputs if self.facts.kind == "images" else 1 if self.run.recipe.data.grey else 3
-        if isinstance(inputs, np.ndarray | Tensor):
-            return Memory(as_images(np.asarray(inputs), "inputs")).framed(side, channels)
-        given: list[Any] = [inputs] if isinstance(inputs, str | Path | Image.Image) else list(inputs)
-        mode = "L" if channels == 1 else "RGB"
-        if given and all(isinstance(one, Image.Image) for one in given):
-            shown = [as_images(np.array(convert(one, mode))[None], "inputs") for one in given]
-            return joined([Memory(x, [f"image {at}"]).framed(side, channels) for at, x in enumerate(shown)])
-        found = [pair for one in given for pair in _files(Path(one))]
-        paths, names = [path for path, _ in found], [name for _, name in found]
-        return Files(paths, size=side, mode=mode, whole=self.method.task.whole, names=names)
+    def _predicted(
+        self, source: Source, batch: int, unreadable: list[str] | None
+    ) -> Iterator[tuple[list[str], Tensor]]:
+        for names, samples in _batches(source, batch, unreadable):
+            logits = self.logits(samples) / (self.temperature or 1.0)
+            if not logits.isfinite().all():
+                raise UserError(f"{self.run.folder} gives predictions that are not finite: its training diverged")
+            yield names, logits.softmax(1)
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Model:
@@ -108,17 +136,37 @@ def load(folder: str | Path, *, device: str | None = None) -> Model:
     return Model(open_run(folder, device=device))
 
 
-def _files(path: Path) -> list[tuple[Path, str]]:
-    """An image and its name, or all images of a folder."""
-    if not existing(path).is_dir():
-        return [(path, str(path))]
-    inside = images_in(path)
-    return list(zip(inside, relative_names(inside, path), strict=True))
+def _batches(source: Source, batch: int, unreadable: list[str] | None) -> Iterator[tuple[list[str], Tensor]]:
+    """Names and samples, the next batch being read meanwhile; what cannot be read is noted, or raised."""
+    waiting: deque[list[Future[Any]]] = deque()
+    with ThreadPoolExecutor(DECODERS) as pool:
+        for rows in torch.arange(len(source)).split(batch) if len(source) else ():
+            single = rows.split(1) if source.decodes else [rows]
+            waiting.append([pool.submit(_fetched, source, row) for row in single])
+            if len(waiting) > 1:
+                yield from _whole(source, waiting.popleft(), unreadable)
+        for last in waiting:
+            yield from _whole(source, last, unreadable)
 
 
-def _names(stream: Stream) -> list[str]:
-    return [stream.samples.name(row) for row in range(len(stream))]
+def _fetched(source: Source, rows: Tensor) -> tuple[Tensor, Tensor | UserError]:
+    try:
+        return rows, cast(Tensor, source.fetch(rows))
+    except UserError as error:
+        return rows, error
 
 
-def _is_vectors(inputs: Any) -> bool:
-    return isinstance(inputs, np.ndarray | Tensor) and inputs.ndim == 2
+def _whole(
+    source: Source, reading: Sequence[Future[Any]], unreadable: list[str] | None
+) -> Iterator[tuple[list[str], Tensor]]:
+    names, samples = [], []
+    for rows, got in (part.result() for part in reading):
+        if isinstance(got, Tensor):
+            names += [source.name(row) for row in rows.tolist()]
+            samples.append(got)
+        elif unreadable is None:
+            raise got
+        else:
+            unreadable.append(str(got).removesuffix(f"; {REMEDY}"))
+    if samples:
+        yield names, torch.cat(samples)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
-from evenhand.run.settings import Run
+from evenhand.run.settings import Cycles, Run
 from evenhand.run.tables import (
     explained as explained,
 )
@@ -66,6 +66,7 @@ class Recipe(Settings):
     data: DataSettings = DataSettings()
     method: Any = Field(..., description="the table of the method that its name names")
     run: Run = Run()
+    cycles: Cycles | None = Field(None, description="rounds of labels bought, for evenhand cycles")
     needs: dict[str, Need] = Field({}, description="other runs this one starts from: recipe name or run folder")
     expect: dict[str, Expected] = Field({}, description="test metrics that reproduce compares with")
     smoke: dict[str, Any] = Field({}, description="overrides for a run of seconds, offline")

@@ -50,3 +50,28 @@ class Run(Settings):
             if parse_rule(text) is None or [self.select, *self.select_also].count(text) > 1:
                 raise ValueError(f"select_also names '{text}', which is kept anyway; leave it out")
         return self
+
+
+class Cycles(Settings):
+    """An experiment that buys labels of the target in rounds: see evenhand cycles."""
+
+    by: str = Field(
+        "s3vaada", description="selector: s3vaada, random, entropy, margin, badge, clue, aada, coreset, ..."
+    )
+    count: int = Field(5, ge=1, le=1000, description="rounds of labels; one training before them and one after each")
+    budget: float = Field(0.02, gt=0, le=MOST, description="labels a round: a share of the first pool, or their number")
+    alpha: float = Field(0.5, ge=0, le=1, description="s3vaada: weight of uncertainty")
+    beta: float = Field(0.3, ge=0, le=1, description="s3vaada: weight of diversity; the rest is representativeness")
+    starts: int = Field(5, gt=0, description="s3vaada, vap: random starts of a sample's perturbations")
+    epsilon: float = Field(5.0, gt=0, description="s3vaada, vap: norm of the perturbations")
+    temperature: float = Field(1.0, gt=0, description="clue: of the entropies that weigh samples")
+
+    @model_validator(mode="after")
+    def _weights(self) -> Cycles:
+        if self.alpha + self.beta > 1 + 1e-9:
+            raise ValueError(f"alpha = {self.alpha} and beta = {self.beta} add up to more than 1; lower one")
+        return self
+
+    def labels(self, pool: int) -> int:
+        """Labels of one round, at least 1."""
+        return max(1, int(self.budget * pool + 1e-9) if self.budget < 1 else int(self.budget))

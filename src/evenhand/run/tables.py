@@ -18,10 +18,11 @@ SLIP = 1e9  # bounds beyond it only catch slips of the pen
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"run": {"epochs": 5}} -> {"run.epochs": 5}"""
+    """{"run": {"epochs": 5}} -> {"run.epochs": 5}; an empty dict is a value, which empties the one below."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        inside = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
     return flat
 
 

@@ -10,6 +10,7 @@ import torch
 from evenhand import locks, parallel
 from evenhand.data.prepared import Data
 from evenhand.errors import UserError, users_mistake
+from evenhand.measure.frozen import keep_backbone
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
 from evenhand.run import checkpoint
@@ -52,6 +53,8 @@ def fit_recipe(recipe: Recipe, *, smoke: bool = False, data: Data | None = None)
         model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
         if parallel.is_writer():
             describe(Path(recipe.run.folder), recipe, model, data.streams)
+            if recipe.data.embed:
+                keep_backbone(recipe.data.embed, Path(recipe.run.folder))
     fit(method, data.streams, recipe.run, digest=model.digest)
     return model, data, method
 

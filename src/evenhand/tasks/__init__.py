@@ -6,7 +6,9 @@ A task outside the package is named as ``module:object``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from evenhand.errors import UserError, did_you_mean
@@ -35,7 +37,8 @@ class Task(ABC):
     ``headline`` is the number that decides, ``tail`` what it does to rare classes. ``per_class`` metrics are lists in
     measure.json with one entry for each class. ``judged_by`` are the keys of measure.json on which scores depend
     besides the method: runs that differ in them do not compare. ``whole`` images lose no margin to cropping.
-    ``boxes``: the truth about an image is where its objects are.
+    ``boxes``: the truth about an image is where its objects are. ``aims`` tells which metrics a
+    ``method.objective`` is after, where they are not called the same.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Task(ABC):
     judged_by: tuple[str, ...] = ()
     whole: bool = False
     boxes: bool = False
+    aims: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def metric(self, key: str) -> Metric:
         """The metric called ``key``."""
@@ -61,7 +65,10 @@ class Task(ABC):
 
     @abstractmethod
     def table(self, method: Any, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
-        """Everything the report shows of a held-out stream, as plain values; arrays go to files of their own."""
+        """Everything the report shows of a held-out stream, as plain values.
+
+        Arrays go to files of their own, as do bytes, whose key is the file's name.
+        """
 
     def watch(self, method: Any, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Numbers of streams whose labels nobody may see, at each evaluation."""
@@ -70,6 +77,10 @@ class Task(ABC):
     def troubles(self, watched: dict[str, Scores]) -> dict[str, str]:
         """What looks wrong in them, kind by kind."""
         return {}
+
+    def temperature(self, method: Any, streams: Streams, *, batch: int = 512) -> float | None:
+        """What logits are divided by so that confidences are right; None where there are none, or no validation."""
+        return None
 
     def finish(self, method: Any, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         """What is measured once at the end besides the table, such as pictures put into the run's folder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from evenhand.tasks import Scores, Task
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # what measures imports torch, which a report does without
 
 PREDICTED, COMPARED, PICTURED = 2000, 400, 300  # rows that suffice for scores, for distances, for a picture
 LABEL_FREE = ("entropy", "infomax", "density")  # of measure.shift.SCORES
+EXPERTS = ("cls", "dist")  # the two heads of a distilled transformer
+EXPERT_NUMBERS = {"mean_recall": "mean recall", "head": "head recall", "mid": "mid recall", "tail": "tail recall"}
 TRACED = 20  # classes with a line of their own in the log: the largest and the rarest
 
 
@@ -48,10 +51,17 @@ class Classify(Task):
         Metric("min_head_tail_recall", "worse of head and tail recall", shown=False),
         Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False),
         score("loss", "cross-entropy", lower=True, shown=False),
+        *(Metric(f"{expert}_{key}", f"{name} of {expert.upper()} alone", shown=False, path=("experts", expert, key))
+          for expert in EXPERTS for key, name in EXPERT_NUMBERS.items()),
         *(score(name, path=("adaptation", name), shown=False) for name in LABEL_FREE),
     )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
+    aims = MappingProxyType({
+        "coverage": ("min_coverage", "coverage_violation"),
+        "head-tail-coverage": ("min_head_tail_coverage",),
+        "f-beta": ("macro_f1",),
+    })  # fmt: skip
 
     def score(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> Scores:
         from evenhand.measure.classification import evaluate
@@ -63,9 +73,18 @@ class Classify(Task):
         return found.scalars(method.data.groups) | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        from evenhand import parallel
         from evenhand.measure.classification import evaluate
+        from evenhand.measure.examples import files_of
 
-        return evaluate(method.predict, stream, batch=batch).table(method.data.groups) | method.details()
+        found, groups = evaluate(method.predict, stream, batch=batch), method.data.groups
+        files = files_of(found, stream) if parallel.is_writer() else {}
+        table = found.table(groups) | files | method.details()
+        for name, answers in method.experts().items():
+            alone = evaluate(answers, stream, batch=batch).table(groups)
+            numbers = {key: alone[key] for key in ("accuracy", "mean_recall", "min_recall")}
+            table.setdefault("experts", {})[name] = {**numbers, **alone["group_recall"], "recall": alone["recall"]}
+        return table
 
     def watch(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Of a target domain: what its predictions look like, and how far it is from the source.
@@ -104,15 +123,23 @@ class Classify(Task):
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         return self._scaled(method, data.streams, batch) | self._domains(method, data, batch)
 
+    def temperature(self, method: Recogniser, streams: Streams, *, batch: int = 512) -> float | None:
+        """What logits are to be divided by so that confidences are right on validation; None without one."""
+        from evenhand.measure.calibration import fit_temperature
+        from evenhand.measure.classification import predict_all
+
+        val = streams.get("val")
+        if val is None or val.labels is None or not len(val):
+            return None
+        return fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
+
     def _scaled(self, method: Recogniser, streams: Streams, batch: int) -> dict[str, Any]:
         """What a temperature makes of the calibration on the test split; it is fitted on validation, never there."""
-        from evenhand.measure.calibration import fit_temperature
-        from evenhand.measure.classification import evaluate, predict_all
+        from evenhand.measure.classification import evaluate
 
-        val, test = streams.get("val"), streams.get("test")
-        if val is None or test is None or val.labels is None or test.labels is None or not len(val):
+        test = streams.get("test")
+        if test is None or test.labels is None or (fitted := self.temperature(method, streams, batch=batch)) is None:
             return {}
-        fitted = fit_temperature(predict_all(method.predict, val, batch=batch), val.labels)
         found = evaluate(lambda x: method.predict(x) / fitted, test, batch=batch)
         numbers = found.scalars()
         return {

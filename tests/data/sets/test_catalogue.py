@@ -59,7 +59,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Offer:  # noqa: ARG001
     """offer(name, members, sizes): the client of that data set now delivers a tiny package."""
 
-    def make(name: str, members: dict[str, bytes], sizes: tuple[int, int] = (0, 0)) -> Path:
+    def make(name: str, members: dict[str, bytes], sizes: tuple[int, ...] = (0, 0)) -> Path:
         archive = tmp_path / DATASETS[name].package.file
         pack(archive, members)
         package = replace(
@@ -167,6 +167,26 @@ def test_two_sets_of_one_package(offer: Offer, monkeypatch: pytest.MonkeyPatch) 
     digits = load("optdigits")
     assert digits["test"].fetch(torch.tensor([0])).flatten()[-3:].tolist() == [0, 128, 255]
     assert digits["train"].counts[7] == 2
+
+
+def test_elpv_layout(offer: Offer) -> None:
+    """Grades are thirds of a defect probability; the cells' type is the domain, and there is no split of its own."""
+    shares = ["0.0", "0.3333333333333333", "0.6666666666666666", "1.0"]
+    lines, members = [], {}
+    for i, (share, kind) in enumerate([(s, k) for k in ("poly", "mono") for s in shares[: 3 if k == "mono" else 4]]):
+        out = io.BytesIO()
+        Image.fromarray(np.full((300, 300), i, np.uint8)).save(out, "png")
+        members[f"elpv_dataset/data/images/cell{i}.png"] = out.getvalue()
+        lines.append(f"images/cell{i}.png  {share}    {kind}")
+    members["elpv_dataset-1.dist-info/licenses/LICENSE.md"] = b"CC BY-NC-SA"
+    members["elpv_dataset/data/labels.csv"] = "\n".join(lines).encode()
+    offer("elpv", members, (7,))
+    streams = load("elpv")
+    assert streams.keys() == {"mono/all", "poly/all"}
+    assert streams["mono/all"].labels.tolist() == [0, 1, 2]  # type: ignore[union-attr]
+    assert streams["poly/all"].labels.tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
+    assert streams["mono/all"].fetch(torch.tensor([0]))[0, 0, 0, 0] == 4
+    assert "BY-NC-SA" in DATASETS["elpv"].licence
 
 
 def test_quickdraw_layout(offer: Offer) -> None:

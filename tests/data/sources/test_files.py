@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.sources.files import (
     Files,
-    centre_box,
     load_image,
-    random_box,
+    random_square,
 )
+from evenhand.data.sources.frames import centre_box, random_box
 from evenhand.data.sources.items import Items, from_dataset
 from evenhand.data.sources.paths import images_in, natural
 from evenhand.data.stream import Stream
@@ -143,6 +143,26 @@ def test_random_boxes_have_the_promised_areas_and_ratios() -> None:
     assert abs(np.log(ratio).mean()) < 0.01
     # accepted are areas a <= exp(-|log r|): E a = (0.21875 - 0.0064 L) / 2 / (0.25 - 0.08 L), L = log 4/3
     assert area.mean() == pytest.approx(0.4778, abs=0.012)
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 999))
+def test_squares_span_the_shorter_side(width: int, height: int, seed: int) -> None:
+    left, top, right, bottom = random_square(width, height, torch.rand(10, 4, generator=seeded(seed)))
+    assert right - left == bottom - top == min(width, height)
+    assert 0 <= left <= width - (right - left)
+    assert 0 <= top <= height - (bottom - top)
+
+
+def test_square_frames_are_random_along_the_longer_side_in_training_only(tmp_path: Path) -> None:
+    file = save_picture(tmp_path / "wide.png", width=300, height=100)
+    usual = Files([file], size=100)
+    squared = usual.pick(torch.tensor([0])).squared()
+    assert torch.equal(squared.fetch(torch.tensor([0])), usual.fetch(torch.tensor([0])))
+    seen = [squared.fetch(torch.tensor([0]), seeded(seed))[0] for seed in range(6)]
+    assert len({frame.sum().item() for frame in seen}) > 3
+    whole = torch.from_numpy(np.array(picture(300, 100))).permute(2, 0, 1)
+    for frame in seen:  # nothing is scaled
+        assert any(torch.equal(frame, whole[:, :, x : x + 100]) for x in range(201))
 
 
 def test_extreme_shape_falls_back_to_a_centred_box() -> None:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from evenhand.data.views import imageops, policies
 from evenhand.data.views import images as augment
-from evenhand.data.views.images import Pipeline, build, channel_stats
+from evenhand.data.views.images import Pipeline, build
+from evenhand.data.views.statistics import channel_stats
 from helpers import seeded
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

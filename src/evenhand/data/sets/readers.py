@@ -79,6 +79,23 @@ def read_quickdraw(folder: Path) -> Parsed:
     return classes, {"train": split(slice(cut)), "test": split(slice(cut, None))}
 
 
+SOLAR = ("sound", "probably sound", "probably defective", "defective")  # by the experts' defect probability, 0 to 1
+
+
+def read_elpv(folder: Path) -> Parsed:
+    """Photographs of solar cells, 300 x 300 grey, and a table of file, defect probability in thirds and cell type."""
+    from PIL import Image
+
+    table = one_file(folder, "labels.csv")
+    rows = [line.split() for line in table.read_text().splitlines() if line.strip()]
+    parts = {}
+    for kind in ("mono", "poly"):
+        mine = [(path, round(3 * float(share))) for path, share, of in rows if of == kind]
+        images = np.stack([np.asarray(Image.open(table.parent / path).convert("L")) for path, _ in mine])
+        parts[f"{kind}/all"] = images[:, None], np.array([label for _, label in mine])
+    return SOLAR, parts
+
+
 def one_file(folder: Path, name: str) -> Path:
     """The only file called so, at any depth."""
     found = sorted(folder.rglob(name))

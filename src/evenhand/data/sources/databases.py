@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from evenhand.data.sources.files import Files
+from evenhand.data.sources.frames import Asked, choose_frame
 from evenhand.data.sources.paths import SPLITS, folders_in
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
@@ -25,8 +27,9 @@ def databases_in(folder: Path) -> list[Path]:
 
 
 def read_databases(
-    folder: Path, *, size: int | None = None, mode: str = "RGB", memory: bool | None = None, whole: bool = False
-) -> Streams:
+    folder: Path, *, size: int | None = None, mode: str = "RGB", memory: bool | None = None, whole: bool = False,
+    frame: Asked = "auto",
+) -> Streams:  # fmt: skip
     """A stream for each split; classes in alphabetical order, images in that of their keys."""
     found: dict[str, dict[str, Path]] = {}
     for place in databases_in(folder):
@@ -34,12 +37,15 @@ def read_databases(
         assert parts is not None
         found.setdefault(parts["split"], {})[parts["label"]] = place
     classes = tuple(sorted({label for places in found.values() for label in places}))
-    streams = {}
+    streams, how = {}, frame
     for split in sorted(found, key=SPLITS.index):
         records = Records(found[split].values())
         keys = [records.keys(place.name) for place in found[split].values()]
         labels = [classes.index(label) for label, mine in zip(found[split], keys, strict=True) for _ in mine]
-        files = Files([key for mine in keys for key in mine], size=size or 224, mode=mode, whole=whole, reader=records)
+        every = [key for mine in keys for key in mine]
+        if how == "auto":
+            how = choose_frame([records.size(key) for key in every[:: max(1, len(every) // 100)]])[0]
+        files = Files(every, size=size or 224, mode=mode, whole=whole, reader=records, frame=how)
         known = None if split == "unlabelled" else torch.tensor(labels)
         streams[split] = Stream(files.held(memory), known, classes, split)
     return streams
@@ -61,6 +67,10 @@ class Records:
         if not found:
             raise UserError(f"'{self.places[database]}' holds no images; obtain it again or remove it")
         return found
+
+    def size(self, name: str) -> tuple[int, int]:
+        with Image.open(self(name)) as image:
+            return image.size
 
     def __call__(self, name: str) -> io.BytesIO:
         database, _, key = name.rpartition("/")

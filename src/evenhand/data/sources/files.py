@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from statistics import median_low
@@ -16,33 +17,22 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from evenhand.data.progress import shown
+from evenhand.data.sources.frames import BOXES, MARGIN, Box, Frame, How, Range, cut
 from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
 
+REMEDY = "replace or remove it, or set skip_unreadable"
 Label = TypeVar("Label")
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+TOO_NARROW = 50  # a side this many times the other shows nothing in a square
 
 
-def centre_box(width: int, height: int, size: int, resize: int) -> Box:
-    """Where a centre crop of ``size`` lies once the shorter side is scaled to ``resize``."""
-    pixel = min(width, height) / resize  # one output pixel, in input pixels
-    left, top = (round((side / pixel - size) / 2) * pixel for side in (width, height))
-    return left, top, left + size * pixel, top + size * pixel
-
-
-def random_box(width: int, height: int, draws: Tensor) -> Box:
-    """Random-resized-crop: area 0.08..1, ratio 3/4..4/3 (log-uniform); draws (tries, 4) in [0, 1)."""
-    for area, shape, x, y in draws.tolist():
-        pixels, ratio = width * height * (0.08 + 0.92 * area), (4 / 3) ** (2 * shape - 1)
-        w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
-            break
-    else:  # an extreme shape: the largest box of an allowed ratio, in the centre
-        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-        left, top = (width - w) // 2, (height - h) // 2
-    return left, top, left + w, top + h
+def random_square(width: int, height: int, draws: Tensor) -> Box:
+    """A square of the full shorter side, anywhere along the longer one; draws (tries, 4) in [0, 1)."""
+    side, (x, y) = min(width, height), draws[0, 2:].tolist()
+    left, top = int(x * (width - side + 1)), int(y * (height - side + 1))
+    return left, top, left + side, top + side
 
 
 def convert(image: Image.Image, mode: str) -> Image.Image:
@@ -63,8 +53,10 @@ def load_image(
     """One image, upright, in ``mode``; with ``choose(width, height)`` that box of it, scaled to ``size``."""
     try:
         with Image.open(path) as image:
-            turned = image.getexif().get(0x0112, 1) >= 5  # EXIF orientations 5..8 swap the sides
-            width, height = reversed(image.size) if turned else image.size
+            width, height = upright_size(image)
+            turned = image.getexif().get(0x0112, 1) >= 5
+            if max(width, height) > TOO_NARROW * min(width, height):
+                raise ValueError(f"{width} x {height} pixels are too narrow to show anything")
             left, top, right, bottom = choose(width, height) if choose else (0, 0, width, height)
             if choose:  # a JPEG decodes at 1/2, 1/4 or 1/8 for less work, never smaller than the box needs
                 need = math.ceil(size * width / (right - left)), math.ceil(size * height / (bottom - top))
@@ -75,36 +67,39 @@ def load_image(
         if choose is None:
             return whole
         across, down = whole.width / width, whole.height / height
-        window = left * across, top * down, min(right * across, whole.width), min(bottom * down, whole.height)
-        return whole.resize((size, size), Image.Resampling.BILINEAR, box=window)
+        return cut(whole, (left * across, top * down, right * across, bottom * down), size)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
-        remedy = "replace or remove it, or set skip_unreadable"
-        raise UserError(f"cannot read image '{path}': {error}; {remedy}") from error
+        raise UserError(f"cannot read image '{path}': {error}; {REMEDY}") from error
 
 
 class Files(Source):
     """Image files, decoded to uint8 (N, C, size, size) when fetched; pickles, so loader workers can decode.
 
-    Without ``chance``: shorter side to ``resize``, centre crop. With it, and ``random_frame`` (default: for ``size`` >=
-    96): random-resized-crop, every number drawn from it. ``whole`` leaves no margin and frames nothing at random, for
-    generators. ``reader`` opens what is no file; ``names`` default to the paths.
+    Without ``chance``: as ``frame`` says; a crop has the shorter side at ``resize``. With it, and ``random_frame``
+    (default: for ``size`` >= 96): random-resized-crop of the whole picture, every number drawn from it, or, once
+    ``squared()``, a random square. ``whole`` leaves no margin and frames nothing at random, for generators. ``reader``
+    opens what is no file; ``names`` default to the paths.
     """
+
+    frame: Frame
 
     def __init__(
         self, paths: Iterable[str | Path], *, size: int, mode: str = "RGB", resize: int | None = None,
         random_frame: bool | None = None, whole: bool = False, names: Sequence[str] | None = None,
-        reader: Callable[[str], IO[bytes]] | None = None,
+        reader: Callable[[str], IO[bytes]] | None = None, frame: How = "crop",
     ) -> None:  # fmt: skip
         if mode not in ("RGB", "L"):
             raise UserError(f"mode must be 'RGB' or 'L', got {mode!r}")
-        margin = size >= 96 and not whole
+        large = size >= 96 and not whole
         self.paths = [os.fspath(path) for path in paths]
         self.names = self.paths if names is None else names
         self.size, self.mode, self.whole, self.reader = size, mode, whole, reader
-        self.resize = resize if resize is not None else round(size * 256 / 224) if margin else size
-        self.random_frame = margin if random_frame is None else random_frame
+        self.resize = resize if resize is not None else round(size * MARGIN) if large and frame == "crop" else size
+        self.random_frame = large if random_frame is None else random_frame
+        (self.scale, self.ratio), self.squares = BOXES, False
         if not 0 < size <= self.resize:
             raise UserError(f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}")
+        self.frame = Frame(size, frame, self.resize)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -112,12 +107,14 @@ class Files(Source):
     def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
         chosen = torch.as_tensor(rows, dtype=torch.long).tolist()
         images = torch.empty(len(chosen), len(self.mode), self.size, self.size, dtype=torch.uint8)
-        choose = partial(centre_box, size=self.size, resize=self.resize)
+        choose: Callable[[int, int], Box] = self.frame.box
         random = chance is not None and self.random_frame
         draws = torch.rand(len(chosen), 10, 4, generator=chance) if random else None
         for at, row in enumerate(chosen):
             if draws is not None:
-                choose = partial(random_box, draws=draws[at])
+                choose = partial(self.frame.random_box, draws=draws[at], scale=self.scale, ratio=self.ratio)
+                if self.squares:
+                    choose = partial(random_square, draws=draws[at])
             path = self.paths[row]
             pixels = np.array(load_image(self.reader(path) if self.reader else path, self.mode, self.size, choose))
             images[at] = torch.from_numpy(pixels.reshape(self.size, self.size, -1)).permute(2, 0, 1)
@@ -133,18 +130,34 @@ class Files(Source):
         mode = "L" if channels == 1 else "RGB"
         if (self.size, self.mode) == (side, mode):
             return self
-        return Files(self.paths, size=side, mode=mode, whole=self.whole, names=self.names, reader=self.reader)
+        how = self.frame.how
+        return Files(
+            self.paths, size=side, mode=mode, whole=self.whole, names=self.names, reader=self.reader, frame=how
+        )
+
+    def boxed(self, scale: Range, ratio: Range) -> Files:
+        mine = copy(self)
+        mine.random_frame, mine.scale, mine.ratio = True, scale, ratio
+        return mine
+
+    def squared(self) -> Files:
+        other = copy(self)
+        other.squares = True
+        return other
 
     def held(self, memory: bool | None = None) -> Source:
         """Small images are decoded once, into memory; True and False say otherwise."""
         small = self.size <= 64 and len(self) * len(self.mode) * self.size**2 < 2**31
         if not (small if memory is None else memory):
             return self
-        return Memory(self.fetch(torch.arange(len(self))), self.names)
+        pieces = torch.arange(len(self)).split(256)
+        images = [self.fetch(piece) for piece in shown(pieces, "decoding")]
+        held = torch.cat(images or [self.fetch([])])
+        return Memory(held, self.names, frame=self.frame, files=None if self.reader else self.paths)
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""
-        yield f"{self.size} {self.resize} {self.mode}".encode()
+        yield f"{self.size} {self.resize} {self.mode}{'' if self.frame.how == 'crop' else self.frame.how}".encode()
         if self.reader is not None:
             yield from (name.encode() for name in self.paths)
             return
@@ -160,7 +173,7 @@ class Files(Source):
 def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:
     """The rows whose image decodes; the others are warned of and added to ``skipped``."""
     good, bad = [], []
-    for row in rows:
+    for row in shown(rows, "reading files"):
         try:
             load_image(row[0], mode)
             good.append(row)
@@ -173,13 +186,25 @@ def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | Non
     return good
 
 
-def typical_size(files: Sequence[Path]) -> int:
-    """Median shorter side of up to 100 images spread over the list, at most 224."""
-    sides = []
-    for file in files[:: max(1, len(files) // 100)]:
+def sizes_of(files: Sequence[Path], most: int = 200) -> list[tuple[int, int]]:
+    """Width and height, upright, of some images spread over the list; only their headers are read."""
+    sizes = []
+    for file in files[:: max(1, len(files) // most)]:
         try:
             with Image.open(file) as image:
-                sides.append(min(image.size))
+                sizes.append(upright_size(image))
         except Exception:  # whatever it is, it is reported with the file's name when that is decoded
             continue
+    return sizes
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height; EXIF orientations 5..8 swap the sides."""
+    width, height = image.size
+    return (height, width) if image.getexif().get(0x0112, 1) >= 5 else (width, height)
+
+
+def typical_size(sizes: Sequence[tuple[int, int]], frame: How = "crop") -> int:
+    """Median of the side that a frame fills (the shorter, where it crops), at most 224."""
+    sides = [min(size) if frame == "crop" else max(size) for size in sizes]
     return min(median_low(sides), 224) if sides else 224

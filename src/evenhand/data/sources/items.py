@@ -24,10 +24,10 @@ class Items(Source):
     Random transforms inside the dataset keep their own random state, so leave them to evenhand.
     """
 
-    def __init__(self, dataset: Any, frame: tuple[int, int] | None = None) -> None:
+    def __init__(self, dataset: Any, shape: tuple[int, int] | None = None) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UserError(f"{type(dataset).__name__} has no length or no items; give a map-style Dataset")
-        self.dataset, self.frame, self.what = dataset, frame, type(dataset).__name__
+        self.dataset, self.shape, self.what = dataset, shape, type(dataset).__name__
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -51,8 +51,8 @@ class Items(Source):
 
     def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
         images = [self.sample(row)[0] for row in torch.as_tensor(rows, dtype=torch.long).tolist()]
-        if self.frame is not None:
-            images = [reframed(image[None], *self.frame)[0] for image in images]
+        if self.shape is not None:
+            images = [reframed(image[None], *self.shape)[0] for image in images]
         shapes = sorted({tuple(image.shape) for image in images})
         if len(shapes) > 1:
             remedy = "add Resize and CenterCrop to its transform"
@@ -69,7 +69,7 @@ class Items(Source):
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """The stored pixels or file names where the dataset shows them, else only its kind and length."""
         data, samples = getattr(self.dataset, "data", None), getattr(self.dataset, "samples", ())
-        yield f"{type(self.dataset).__qualname__} {len(self)} {self.frame}".encode()
+        yield f"{type(self.dataset).__qualname__} {len(self)} {self.shape}".encode()
         if isinstance(data, Tensor | np.ndarray):
             yield np.asarray(data).tobytes()
         for name, *_ in samples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def images_in(folder: Path) -> list[Path]:
         inside[:] = [name for name in inside if not name.startswith((".", "__"))]
         found += [Path(place, f) for f in files if f.lower().endswith(SUFFIXES) and not f.startswith(".")]
     return sorted(found, key=lambda path: natural(path.relative_to(folder).as_posix()))
+
+
+def other_files(folder: Path) -> dict[str, int]:
+    """Visible files that are no images, by extension."""
+    files = (p for p in folder.rglob("*") if p.is_file() and not any(q.startswith(".") for q in p.parts[-2:]))
+    return dict(Counter(p.suffix.lower() or "no extension" for p in files if p.suffix.lower() not in SUFFIXES))
 
 
 def read_text(path: Path) -> str:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from evenhand.data.sources.arrays import array_streams, class_names
-from evenhand.data.sources.files import Files, readable
+from evenhand.data.sources.files import Files, readable, sizes_of
+from evenhand.data.sources.frames import Asked, choose_frame
 from evenhand.data.sources.idx import parse_idx
 from evenhand.data.sources.paths import SPLITS, existing, folders_in, read_text, relative_names
 from evenhand.data.stream import Stream, Streams
@@ -131,7 +132,10 @@ def read_idx(folder: str | Path, classes: Sequence[str] | None = None) -> Stream
 
 
 def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
-    """Keys ``x``/``images`` and ``y``/``labels``, alone or with a split before or after: ``x_train``."""
+    """Keys ``x``/``images`` and ``y``/``labels``, alone or with a split before or after: ``x_train``.
+
+    Also ``data`` (floats in 0..1, N x H x W x 3) and ``label``, as the authors of S3VAADA keep Office's domains.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -142,7 +146,7 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
         if not isinstance(array, np.ndarray):
             raise UserError(f"cannot read '{path}': '{key}' is not an array; save plain arrays with np.savez")
     names = [str(name) for name in arrays.pop("classes", np.empty(0)).reshape(-1)]
-    roles = {"x": "x", "images": "x", "y": "y", "labels": "y"}
+    roles = {"x": "x", "images": "x", "data": "x", "y": "y", "labels": "y", "label": "y"}
     parts: dict[str, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
         words = key.split("_")
@@ -158,8 +162,21 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
         part = parts[name]
         if "x" not in part or ("y" not in part and name != "unlabelled"):
             raise UserError(f"'{path}': '{name}' needs both images (x) and labels (y), has only {', '.join(part)}")
-        pairs[name] = part["x"], None if name == "unlabelled" else part["y"]
+        pairs[name] = _bytes(part["x"], path), None if name == "unlabelled" else part["y"]
     return array_streams(pairs, classes or names, str(path))
+
+
+def _bytes(images: np.ndarray, path: Path) -> np.ndarray:
+    """Images of floats in 0..1 as uint8, a few at a time; anything else as it is."""
+    if images.ndim != 4 or not np.issubdtype(images.dtype, np.floating):
+        return images
+    whole = np.empty(images.shape, np.uint8)
+    for start in range(0, len(images), 64):
+        some = images[start : start + 64]
+        if not (np.isfinite(some).all() and some.min(initial=0) >= 0 and some.max(initial=0) <= 1):
+            raise UserError(f"'{path}': images of floats must lie in 0..1; scale them, or save them as uint8")
+        whole[start : start + 64] = np.rint(255 * some)
+    return whole
 
 
 def read_image_list(
@@ -173,6 +190,8 @@ def read_image_list(
     skip_unreadable: bool = False,
     skipped: list[str] | None = None,
     whole: bool = False,
+    frame: Asked = "auto",
+    memory: bool | None = None,
 ) -> Stream:
     """Lines ``relative/path label`` (ImageNet-LT, iNaturalist, Office, DomainNet), in the order listed.
 
@@ -207,8 +226,9 @@ def read_image_list(
             raise UserError(f"remap must be a permutation of 0..{len(names) - 1}, one entry for each class")
         labels, names = remap[labels], tuple(names[old] for old in remap.argsort().tolist())
     paths = [file for file, _ in rows]
-    files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root))
-    return Stream(files.held(), labels, names, path.stem)
+    how = choose_frame(sizes_of(paths))[0] if frame == "auto" else frame
+    files = Files(paths, size=size, mode=mode, whole=whole, names=relative_names(paths, root), frame=how)
+    return Stream(files.held(memory), labels, names, path.stem)
 
 
 def frequency_order(labels: Tensor | Sequence[int], num_classes: int) -> Tensor:

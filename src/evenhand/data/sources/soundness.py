@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from PIL import Image
 
+from evenhand.data.progress import shown
 from evenhand.data.sources.files import load_image
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.paths import existing, folders_in, images_in
@@ -49,10 +50,10 @@ def find_problems(data: Data) -> list[Problem]:
     first: dict[bytes, tuple[str, str]] = {}  # content hash -> place and name of its first sample
     sizes: dict[tuple[int, int], str] = {}
     modes: dict[str, str] = {}
-    for place, name, stream, row in _samples(data):
+    for place, name, stream, row in shown(list(_samples(data)), "checking samples"):
         try:
             if stream is None:
-                load_image(name)
+                load_image(name, "RGB", 32, lambda width, height: (0, 0, width, height))  # a JPEG at an eighth
                 with Image.open(name) as image:
                     sizes.setdefault(image.size, name)
                     modes.setdefault(image.mode, name)

@@ -93,6 +93,12 @@ def solarize(x: Tensor, threshold: Tensor) -> Tensor:
     return pick(x.float() < _column(threshold), x, 255 - x)
 
 
+def solarize_add(x: Tensor, amount: Tensor) -> Tensor:
+    """Add ``amount`` to the levels below 128, up to white."""
+    raised = x.float().add_(_column(amount)).clamp_(max=255).to(torch.uint8)
+    return pick(x < 128, raised, x)
+
+
 def affine(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
     """Nearest-pixel warp; ``matrix`` (N, 2, 3) maps output to input pixel positions, outside is ``fill``."""
     n, c, h, w = x.shape

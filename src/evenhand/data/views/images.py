@@ -21,7 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from evenhand.data.views import imageops
+from evenhand.data.sources.frames import BOXES
+from evenhand.data.views import deit, imageops
+from evenhand.data.views.fixed import centre_crop, is_fixed, resize
 from evenhand.data.views.imageops import Interpolation, luma, pick
 from evenhand.data.views.policies import auto_augment, rand_augment
 from evenhand.data.views.view import View
@@ -36,17 +38,24 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "weak": ("crop", "flip"),
     "strong": ("randaugment", "cutout", "crop", "flip"),
     "imagenet": ("resized-crop", "flip", "jitter"),
+    "deit": ("resized-crop-bicubic", "flip", "randaugment-deit", "erase-noise"),
+    "three-augment": ("crop-reflect", "flip", "three-augment", "jitter-0.3"),
 }
+FINISHING: dict[str, Step] = {"erase-noise": deit.erase_noise}  # steps on normalised images
 
 
 class Pipeline(View):
-    """Steps in order, then ``(x / 255 - mean) / std``; without steps, the evaluation pipeline."""
+    """Steps in order, then ``(x / 255 - mean) / std``, then ``finish`` on floats; without steps, that of evaluation."""
 
-    def __init__(self, steps: Sequence[Step], mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], mean: Sequence[float], std: Sequence[float], finish: Sequence[Step] = ()
+    ) -> None:
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
-        self.steps = tuple(steps)
-        self.reframes = any(isinstance(step, partial) and step.func is resized_crop for step in steps)
+        self.steps, self.finish = tuple(steps), tuple(finish)
+        crops = [step for step in steps if _crops(step)]
+        self.reframes = bool(crops)
+        self.boxes = (crops[0].keywords["scale"], crops[0].keywords["ratio"]) if crops else None  # type: ignore[attr-defined]
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation
@@ -56,14 +65,27 @@ class Pipeline(View):
             raise ValueError(
                 f"images are {x.dtype} {tuple(x.shape)}; this pipeline takes uint8 (N, {len(self.scale)}, H, W)"
             )
-        if self.steps:
-            if chance is None:
-                raise ValueError("chance is None; random steps need a torch.Generator on the CPU")
-            for step in self.steps:
-                x = step(x, chance)
+        if chance is None and (self.finish or not all(map(is_fixed, self.steps))):
+            raise ValueError("chance is None; random steps need a torch.Generator on the CPU")
+        for step in self.steps:
+            x = step(x, chance)  # type: ignore[arg-type]
         if self.scale.device != x.device:  # once: a copy at each step would wait for the device
             self.scale, self.shift = self.scale.to(x.device), self.shift.to(x.device)
-        return x.float().mul_(self.scale).add_(self.shift)
+        x = x.float().mul_(self.scale).add_(self.shift)
+        for step in self.finish:
+            x = step(x, chance)  # type: ignore[arg-type]
+        return x
+
+    def translated(self, x: Tensor, other: Pipeline) -> Tensor:
+        """What this view has normalised, as the other would have."""
+        ratio = (other.scale / self.scale.to(other.scale.device)).to(x.device)
+        return x * ratio + (other.shift.to(x.device) - self.shift.to(x.device) * ratio)
+
+    def unboxed(self) -> Pipeline:
+        mine = copy(self)
+        first = next((at for at, step in enumerate(self.steps) if _crops(step)), len(self.steps))
+        mine.steps = self.steps[:first] + self.steps[first + 1 :]
+        return mine
 
     def normalised_as(self, other: Pipeline) -> Pipeline:
         mine = copy(self)
@@ -74,15 +96,25 @@ class Pipeline(View):
 def build(
     names: Sequence[str] | str, *, size: int, mean: Sequence[float], std: Sequence[float],
     padding: int = 4, reflect: bool = False, jitter: Sequence[float] = (0.4, 0.4, 0.4, 0.0),
-    scale: tuple[float, float] = (0.08, 1.0), interpolation: Interpolation = "bilinear",
+    scale: tuple[float, float] = BOXES[0], interpolation: Interpolation = "bilinear", enlarged: bool = False,
 ) -> Pipeline:  # fmt: skip
-    """A pipeline from step names, applied in the order given, or from one preset's name."""
+    """A pipeline from step names, applied in the order given, or from one preset's name.
+
+    ``enlarged``: the images are smaller than ``size``. A step that resizes brings them there; without one, training
+    resizes them whole, and evaluation (no steps) to 8/7 of ``size``, of which it takes the centre.
+    """
     known: dict[str, Step] = {
         "crop": partial(random_crop, size=size, padding=padding, reflect=reflect),
         "flip": horizontal_flip,
         "centre-crop": partial(centre_crop, size=size),
-        "resized-crop": partial(resized_crop, size=size, scale=scale, interpolation=interpolation),
+        "resized-crop": partial(resized_crop, size=size, scale=scale, ratio=BOXES[1], interpolation=interpolation),
+        "crop-reflect": partial(random_crop, size=size, padding=padding, reflect=True),
+        "resized-crop-bicubic": partial(resized_crop, size=size, scale=scale, ratio=BOXES[1], interpolation="bicubic"),
+        "resize": partial(resize, size=size),
         "jitter": partial(colour_jitter, amounts=tuple(jitter)),
+        "jitter-0.3": partial(colour_jitter, amounts=(0.3, 0.3, 0.3, 0.0)),
+        "three-augment": deit.three_augment,
+        "randaugment-deit": partial(deit.increasing_augment, fill=[min(255, round(255 * m)) for m in mean]),
         "grayscale": grayscale,
         "blur": gaussian_blur,
         "cutout": cutout,
@@ -95,24 +127,25 @@ def build(
             raise ValueError(f"no augmentation preset '{names}'; {did_you_mean(names, PRESETS)}")
         names = PRESETS[names]
     steps: list[Step] = []
-    for before, name in zip(["", *names], names, strict=False):
+    finish = [FINISHING[name] for name in names if name in FINISHING]
+    if any(name in FINISHING for name in names[: len(names) - len(finish)]):
+        raise ValueError(f"augmentation steps {', '.join(FINISHING)} change normalised images: name them last")
+    if enlarged and not names:
+        steps = [partial(resize, size=round(size * 8 / 7)), partial(centre_crop, size=size)]
+    elif enlarged and not any(name.startswith("resize") for name in names):
+        steps = [known["resize"]]
+    for before, name in zip(["", *names], names[: len(names) - len(finish)], strict=False):
         if name not in known:
-            raise ValueError(f"no augmentation step '{name}'; {did_you_mean(name, known)}")
+            raise ValueError(f"no augmentation step '{name}'; {did_you_mean(name, [*known, *FINISHING])}")
         if (before, name) == ("crop", "flip"):  # the crop reads its columns backwards: a flip for free
             steps[-1] = partial(random_crop, size=size, padding=padding, reflect=reflect, flip=True)
         else:
             steps.append(known[name])
-    return Pipeline(steps, mean, std)
+    return Pipeline(steps, mean, std, finish)
 
 
-def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel of uint8 images, in [0, 1]; at least 1/255 for the deviation."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    counts = [torch.bincount(plane.flatten(), minlength=256) for plane in images.cpu().unbind(1)]
-    share = torch.stack(counts) / counts[0].sum().double()  # (C, 256)
-    mean = share @ levels  # (C,)
-    std = (share * (levels - mean[:, None]) ** 2).sum(1).sqrt().clamp(min=1 / 255)
-    return tuple(mean.tolist()), tuple(std.tolist())
+def _crops(step: Step) -> bool:
+    return isinstance(step, partial) and step.func is resized_crop and "ratio" in step.keywords
 
 
 def random_crop(
@@ -144,13 +177,6 @@ def _mirror(index: Tensor, length: int) -> Tensor:
 
 def horizontal_flip(x: Tensor, generator: Generator, *, odds: float = 0.5) -> Tensor:
     return pick(_coin(len(x), odds, generator).view(-1, 1, 1, 1).to(x.device), x.flip(-1), x)
-
-
-def centre_crop(x: Tensor, _: Generator | None = None, *, size: int) -> Tensor:
-    top, left = ((side - size) // 2 for side in x.shape[-2:])
-    if min(top, left) < 0:
-        raise ValueError(f"cannot crop {size} from {x.shape[-2]}x{x.shape[-1]}; give a smaller size")
-    return x[..., top : top + size, left : left + size]
 
 
 def resized_crop(

@@ -6,7 +6,7 @@ operation runs once, on all samples that drew it. The five geometric ones run to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from evenhand.data.views.imageops import (
     posterize,
     sharpness,
     solarize,
+    solarize_add,
 )
+from evenhand.data.views.smooth import affine_bicubic
 
 WARPS = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
 
@@ -55,12 +57,16 @@ PIXELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sharpness": sharpness,
     "posterize": posterize,
     "solarize": solarize,
+    "solarize-add": solarize_add,
 }
 NAMES = (*PIXELS, *WARPS)  # warps last, so that sorting a batch by operation leaves them side by side
 
 
-def apply(x: Tensor, op: Tensor, value: Tensor, fill: int = 0) -> Tensor:
-    """Operation ``NAMES[op[i]]`` with ``value[i]`` on sample i; ``op`` and ``value`` (N,) on the CPU."""
+def apply(x: Tensor, op: Tensor, value: Tensor, fill: int | Sequence[int] = 0) -> Tensor:
+    """Operation ``NAMES[op[i]]`` with ``value[i]`` on sample i; ``op`` and ``value`` (N,) on the CPU.
+
+    Warps take the nearest pixel and fill with a grey level; where ``fill`` is a colour, they are bicubic.
+    """
     order = op.argsort()
     counts = torch.bincount(op, minlength=len(NAMES)).tolist()
     here = order.to(x.device)
@@ -74,7 +80,9 @@ def apply(x: Tensor, op: Tensor, value: Tensor, fill: int = 0) -> Tensor:
         parts = matrix.split(counts[len(PIXELS) :])
         for name, part, v in zip(WARPS, parts, values[len(PIXELS) :], strict=True):
             set_warp(part, name, v, *x.shape[-2:])
-        done.append(affine(images[-1], matrix, fill))
+        done.append(
+            affine(images[-1], matrix, fill) if isinstance(fill, int) else affine_bicubic(images[-1], matrix, fill)
+        )
     return torch.cat(done).index_select(0, here.argsort())
 
 

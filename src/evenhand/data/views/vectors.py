@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenhand.data.settings import DataSettings
 from evenhand.data.views.view import View
-from evenhand.errors import UserError
 
 
 class Standardise(View):
@@ -33,13 +31,3 @@ def vector_stats(samples: Tensor) -> tuple[list[float], list[float]]:
     """Mean and deviation of each of d numbers; 1 for one that never changes."""
     std, mean = torch.std_mean(samples.double(), 0, correction=0)
     return mean.tolist(), torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, 1.0).tolist()
-
-
-def refuse_image_settings(settings: DataSettings) -> None:
-    """Augmentations and statistics of images have no meaning for vectors; the defaults are passed over."""
-    for key in ("augment", "strong"):
-        value = getattr(settings, key)
-        if value and value != type(settings).model_fields[key].default:
-            raise UserError(f"data.{key} = {value} changes images, but the samples are vectors; set data.{key} = []")
-    if settings.normalise == "imagenet":
-        raise UserError('data.normalise = "imagenet" is for images, but the samples are vectors; use "data"')

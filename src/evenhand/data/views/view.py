@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from evenhand.data.sources.frames import Range
+
 
 class View(ABC):
     """A view of samples alone writes ``__call__``; one that moves the target too, such as boxes, writes ``see``."""
 
     reframes = False  # chooses its own part of a picture, so decoding must not
+    boxes: tuple[Range, Range] | None = None  # area and ratio of the random part, where decoding may choose it instead
 
     @abstractmethod
     def __call__(self, x: Any, chance: torch.Generator | None = None) -> Any:
@@ -21,6 +24,10 @@ class View(ABC):
     def see(self, x: Any, y: Any, chance: torch.Generator) -> tuple[Any, Any]:
         """Samples and target together."""
         return self(x, chance), y
+
+    def unboxed(self) -> View:
+        """This view of samples that are such parts already."""
+        return self
 
     def normalised_as(self, other: Any) -> View:
         """This view's steps with another's statistics, for a network that has learnt on those."""

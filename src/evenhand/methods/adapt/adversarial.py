@@ -19,6 +19,7 @@ from evenhand import parallel
 from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
+from evenhand.methods.adapt.labelled import two_feeds
 from evenhand.methods.adapt.tables import AdaptTable
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets.bottleneck import Bottlenecked
@@ -70,7 +71,8 @@ class DomainAdversarial(Recogniser):
         self.discriminator: DomainDiscriminator | None = None
         if s.adversary != "none":
             inputs = d if s.adversary == "dann" else s.map_size or d * K
-            rival: nn.Module = DomainDiscriminator(inputs, s.discriminator.hidden, s.discriminator.batchnorm)
+            judge = s.discriminator
+            rival: nn.Module = DomainDiscriminator(inputs, judge.hidden, judge.batchnorm, judge.dropout)
             if s.adversary == "mdd":
                 rival = _deep_head(d, s.discriminator.hidden, K)
             self.adversary = (s.optim_d or s.optim).player(rival.to(device), seed=seed)
@@ -86,8 +88,8 @@ class DomainAdversarial(Recogniser):
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         self.streams = streams
-        names = ("source", "target") if self.needs_target else ("source",)
-        return {name: Feed(name, self.settings.batch, (self.data.train_view,)) for name in names}
+        feeds = two_feeds(self.settings, streams, self.settings.batch, self.data.train_view, self.seed)
+        return feeds if self.needs_target else {"source": feeds["source"]}
 
     def schedule(self, at: Progress) -> None:
         s, self.at = self.settings, at
@@ -216,7 +218,8 @@ class DomainAdversarial(Recogniser):
 def _network(s: AdaptTable, classes: int, channels: int) -> HeadedNet:
     net = s.net.build(classes, channels)
     if s.bottleneck:
-        net = Bottlenecked(net, s.bottleneck, classes, batchnorm=s.bottleneck_batchnorm)
+        how = {"batchnorm": s.bottleneck_batchnorm, "linear": s.bottleneck_linear}
+        net = Bottlenecked(net, s.bottleneck, classes, **how)
     if s.head_hidden:
         net.head = _deep_head(net.num_features, s.head_hidden, classes)  # type: ignore[misc, assignment]
         if isinstance(net, Bottlenecked):

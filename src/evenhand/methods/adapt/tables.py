@@ -41,6 +41,7 @@ class Discriminator(Settings):
 
     hidden: int = Field(1024, gt=0, description="width of its hidden layers")
     batchnorm: bool = Field(True, description="BatchNorm between them; false: dropout 0.5")
+    dropout: bool = Field(True, description="false, with batchnorm = false: nothing between them")
 
 
 class Reversal(Settings):
@@ -59,13 +60,24 @@ class VAT(Settings):
     xi: float | None = Field(None, gt=0, description="finite-difference step; default: what float32 can resolve")
 
 
-class AdaptTable(Settings):
+class LabelledTable(Settings):
+    """How labelled samples of the target (data.labels) are fed together with the source's."""
+
+    target_labels: bool = Field(True, description="learn from labelled target samples, too, where there are some")
+    target_share: float | None = Field(
+        None, gt=0, lt=1, description="of a batch, from the labelled target; default: its batches, then the source's"
+    )
+    centre: bool = Field(False, description="large images: their centre in training, too, instead of random crops")
+
+
+class AdaptTable(LabelledTable):
     """What the [method] tables of domain-adversarial methods have in common."""
 
     batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
     net: Net = Net(name="resnet50")
     bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
     bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
+    bottleneck_linear: bool = Field(False, description="nothing behind that layer, neither BatchNorm nor ReLU")
     head_hidden: int = Field(
         0, ge=0, description="width of a hidden layer in the head, with dropout 0.5 behind both; 0: none; mdd: 1024"
     )

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.samplers import sample_weights
+from evenhand.data.samplers import repeated, sample_weights
 from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
@@ -54,6 +54,7 @@ class ClassifierSettings(Settings):
     drw_start: float = Field(0.8, ge=0, description="epoch at which drw begins, or share of the run when below 1")
     beta: float = Field(0.9999, ge=0, lt=1, description="of the effective number of samples")
     sampling: Sampling = Field("instance", description="how often a class is drawn")
+    repeats: int | None = Field(None, gt=0, description="views of an image in a batch, with sampling instance")
     mixup: float = Field(0.0, ge=0, description="Beta(a, a) mixing of images and labels, with loss ce; 0: off")
     max_margin: float = Field(0.5, gt=0, description="of ldam")
     scale: float = Field(30.0, gt=0, description="of ldam's cosine logits")
@@ -68,6 +69,8 @@ class ClassifierSettings(Settings):
     def _combinable(self) -> ClassifierSettings:
         if self.mixup and self.loss != "ce":
             raise ValueError(f"mixup needs loss = 'ce', got '{self.loss}': set mixup = 0")
+        if self.repeats is not None and self.sampling != "instance":
+            raise ValueError(f"repeats needs sampling = 'instance', got '{self.sampling}': leave out repeats")
         return self
 
 
@@ -95,11 +98,13 @@ class LongTailClassifier(Recogniser):
         _need_validation(settings.optim, data.streams)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        _need_validation(self.settings.optim, streams)
+        s = self.settings
+        _need_validation(s.optim, streams)
         labels = needed(streams, "labelled").labels
         assert labels is not None
-        weights = sampling_weights(self.settings.sampling, labels, self.data.counts, self.settings.beta)
-        return {"labelled": Feed("labelled", self.settings.batch, (self.data.train_view,), weights)}
+        weights = sampling_weights(s.sampling, labels, self.data.counts, s.beta)
+        picks = None if s.repeats is None else repeated(len(labels), s.batch, self.seed, s.repeats)
+        return {"labelled": Feed("labelled", s.batch, (self.data.train_view,), weights, picks)}
 
     def refresh(self, at: Progress, streams: Streams) -> None:
         if self.rho is None and _searched(self.settings.optim):

@@ -24,7 +24,7 @@ from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.classifier import sampling_weights
-from evenhand.nets import HeadedNet
+from evenhand.nets import HeadedNet, ScaledHead
 from evenhand.pieces import losses
 from evenhand.pieces.player import Player
 from evenhand.settings import Settings
@@ -48,18 +48,6 @@ class SecondStageSettings(Settings):
         return self
 
 
-class ScaledHead(nn.Module):
-    """A classifier, frozen or learning on, whose logits are multiplied by one learnt factor for each class."""
-
-    def __init__(self, head: nn.Module, num_classes: int) -> None:
-        super().__init__()
-        self.inner = head
-        self.scale = nn.Parameter(torch.ones(num_classes))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.inner(features) * self.scale  # (N, K)
-
-
 class SecondStage(Recogniser):
     """Frozen features, a new or rescaled head."""
 
@@ -81,6 +69,10 @@ class SecondStage(Recogniser):
             raise UserError("the first run was trained on other class counts: use the same [data] for both stages")
         self.counts = torch.tensor(data.counts, dtype=torch.float32, device=device)
         self.net: HeadedNet = copy.deepcopy(first.network()).requires_grad_(False)
+        if getattr(self.net, "head_dist", None) is not None:
+            raise UserError(
+                "the first run has two heads, of which a second stage would train one: use a run with one head"
+            )
         self.net.head = self._new_head(self.net.head).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
 

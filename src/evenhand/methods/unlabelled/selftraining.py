@@ -20,6 +20,7 @@ from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.methods.common import Net, Optim, Schedule, Spared
 from evenhand.methods.protocol import Recogniser
+from evenhand.nets import HeadedNet
 from evenhand.pieces.player import Player
 from evenhand.settings import Settings
 
@@ -64,11 +65,15 @@ class SelfTraining(Recogniser):
 
     def __init__(self, settings: SelfTrainingTable, data: Data, *, seed: int, device: torch.device) -> None:
         self.settings, self.data, self.seed = settings, data, seed
-        self.net = settings.net.build(len(data.classes), data.inputs).to(device)
+        self.net = self.build(settings.net, data).to(device)
         self.player = settings.optim.player(self.net, seed=seed)
         counts = torch.tensor(data.counts, device=device).float()
         self.priors = counts / counts.sum()  # (K,)
         self.tally = torch.zeros(2, len(counts), device=device)  # lately: pseudo-labels of each class; those kept
+
+    def build(self, net: Net, data: Data) -> HeadedNet:
+        """The network with fresh weights; a method that needs a second head adds it here."""
+        return net.build(len(data.classes), data.inputs)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         """Draws with replacement (spec 06, training loop, step 2)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.report.charts.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.charts.svg import INK, SHADE, WIDTH, colour, draw, legend, marker, robust_axis, thinned
 from evenhand.report.records import ClassData, by_count
 from evenhand.tasks.metric import Metric
 
@@ -80,10 +80,12 @@ def plot_scores(
     series: Mapping[str, Seeds],
     colours: Mapping[str, str] | None = None,
     doubtful: Mapping[str, set[int]] | None = None,
+    ranges: Mapping[str, Sequence[tuple[float, ...] | None]] | None = None,
 ) -> str:
     """A metric per class: a dot is the mean over seeds, its bar spans lowest to highest; ``doubtful`` dots are hollow.
 
-    Above 40 classes, lines of means. A class undefined for one seed has no dot.
+    ``ranges`` (from, at, to) of each class, in the metric's scale, are thin lines behind. Above 40 classes, lines of
+    means. A class undefined for one seed has no dot.
     """
     names, _, groups = classes
     order = by_count(classes)
@@ -108,12 +110,19 @@ def plot_scores(
                 x, gid = i + 0.7 * ((s + 0.5) / len(series) - 0.5), f"dot{s}-{k}"
                 hollow = k in (doubtful or {}).get(name, ())
                 fill: dict[str, Any] = {"markerfacecolor": "none"} if hollow else {"markeredgewidth": 0}
-                axes.plot([x, x], [values[:, i].min(), values[:, i].max()], color=tint, alpha=0.55)
+                span = ranges[name][k] if ranges and name in ranges else None
+                if span:
+                    axes.plot([x, x], [span[0], span[-1]], color=tint, alpha=0.85, linewidth=1)
+                axes.plot([x, x], [values[:, i].min(), values[:, i].max()], color=tint, alpha=0.55, linewidth=3)
                 axes.plot([x], [mean[i]], shape, color=tint, markersize=6, gid=gid, **fill)
                 each = ", ".join(f"{v:.{metric.digits}f}" for v in values[:, i])
                 tips[gid] = f"{names[k]}, {name}: {metric.name} {metric.said(mean[i])} (seeds: {each})"
-        axes.set_ylim(*((-2, 102) if metric.unit else (0, None)))
-        axes.set_ylabel(metric.label if named else f"{metric.label}, mean of neighbouring classes")
+        every = np.concatenate([np.ravel(np.array(seeds, dtype=float)) for seeds in series.values()])
+        log = not metric.unit and robust_axis(axes, every)
+        if not log:
+            axes.set_ylim(*((-2, 102) if metric.unit else (0, None)))
+        label = metric.label + " (log)" * log
+        axes.set_ylabel(label if named else f"{label}, mean of neighbouring classes")
         _name_classes(axes, [names[k] for k in order])
         legend(figure, handles, list(series))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.report.charts.svg import GREY, INK, PALETTE, WIDTH, colour, draw, legend, marker, thinned
+from evenhand.report.charts.svg import GREY, INK, PALETTE, WIDTH, colour, draw, legend, marker, robust_axis, thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,10 @@ def plot_curves(
     def paint(figure: Figure) -> None:
         grid = figure.subplots(down, across, squeeze=False, sharey=alike).ravel()
         handles: dict[str, Any] = {}
+        every = [value for lines in panels.values() for _, _, y in lines for value in y]
         for axes, (title, lines) in zip(grid, panels.items(), strict=False):
+            own = every if alike else [value for _, _, y in lines for value in y]
+            title += " (log)" * robust_axis(axes, own)
             for name, x, y in lines:
                 dot = "o" if len(x) == 1 else ""
                 (line,) = axes.plot(*thinned(x, y), color=colours[name], linewidth=1.3, marker=dot, markersize=4)

@@ -26,6 +26,7 @@ PALETTE = (
     "#56B4E9", "#AA4499", "#999933", "#888888", "#6A6FD0",
 )  # fmt: skip
 GREY = "#888888"
+EXPLODED = 30.0  # times the median: such a value gets a logarithmic axis
 WIDTH = 11.4  # inches: the page's panel
 MARKERS = "osD^vP*X<>"
 INK, GRID, SHADE = "#010203", "#040506", "#070809"  # stand-ins for the page's colours
@@ -99,7 +100,7 @@ def _inline(svg: str, alt: str, tips: Mapping[str, str], pixels: int) -> str:
     svg = re.sub(r"<g></g>|<g/>|<defs></defs>|<defs/>", "", svg)
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg)
     return (
-        f'<svg role="img" aria-label="{html.escape(alt)}" style="width:100%;max-width:{pixels}px" '
+        f'<svg role="img" aria-label="{html.escape(alt)}" style="width:100%;max-width:{pixels}px;--natural:{pixels}px" '
         f'font-family="system-ui, sans-serif" stroke-linejoin="round"{svg.removeprefix("<svg").rstrip()}\n'
     )
 
@@ -110,6 +111,21 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], room: i
     labels = [f"\u200b{name}" if name.startswith("_") else name for name in names]
     columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 6)))
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=1.4)
+
+
+def robust_axis(axes: Any, values: Any) -> bool:
+    """A logarithmic axis where one value would flatten all others; whether it is one."""
+    there = np.abs(np.asarray(values, dtype=float))
+    there = there[np.isfinite(there) & (there > 0)]
+    if not len(there) or there.max() < EXPLODED * np.median(there):
+        return False
+    if np.nanmin(np.asarray(values, dtype=float)) > 0:
+        axes.set_yscale("log")
+    else:
+        axes.set_yscale("symlog", linthresh=np.median(there))
+    axes.yaxis.set_major_formatter("{x:g}")  # its own are mathematics, which our texts are not
+    axes.yaxis.set_minor_formatter("")
+    return True
 
 
 def thinned(x: Any, y: Any, limit: int = 150) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,70 @@
+"""From picks.csv to labels.csv by way of the browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evenhand import locks
+from evenhand.data.sources.paths import few
+from evenhand.errors import UserError
+from evenhand.label.answers import Answers, summary
+from evenhand.label.journal import Journal
+from evenhand.label.picks import read_picks
+
+
+def serve(
+    picks: Path,
+    out: Path,
+    *,
+    pool: Path | None = None,
+    port: int = 0,
+    needed: int = 1,
+    classes: Sequence[str] = (),
+    new_classes: bool = False,
+    browser: bool = True,
+) -> None:
+    """Serve the page until it is interrupted; ``out`` is written from the journal at the start and at the end."""
+    try:
+        import uvicorn
+
+        from evenhand.label.server import HOST, bound_socket, new_token, page_app
+    except ImportError as error:
+        raise UserError(f'the labelling page needs {error.name}: pip install "evenhand[label]"') from error
+    found = read_picks(picks, pool)
+    found = replace(found, classes=tuple(dict.fromkeys((*found.classes, *classes))))
+    if not found.classes and not new_classes:
+        raise UserError("these picks name no classes: give some with --class, or let labellers add them: --new-classes")
+    if found.gone:
+        print(f"{len(found.gone)} of {len(found.rows)} files are gone and can only be skipped: {few(found.gone)}")
+    journal_path = out.with_suffix(".journal.jsonl")
+    with locks.held(journal_path, wait=False, other="--out"):
+        journal = Journal(journal_path)
+        answers = Answers(found, journal, needed=needed, new_classes=new_classes)
+
+        def finish() -> str:
+            answers.write(out)
+            return str(out)
+
+        finish()
+        listening, token = bound_socket(port), new_token()
+        port = listening.getsockname()[1]
+        address = f"http://{HOST}:{port}/?token={token}"
+        print(
+            f"{summary(answers)}\n{address}\nCtrl-C ends; every answer is saved at once in {journal_path}", flush=True
+        )
+        if browser:
+            webbrowser.open(address)
+        settings = uvicorn.Config(
+            page_app(answers, token, port, finish), log_level="error", access_log=False, server_header=False
+        )
+        try:
+            uvicorn.Server(settings).run(sockets=[listening])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            finish()
+            journal.close()
+    print(f"{summary(answers)}: {out}")

@@ -1,0 +1,113 @@
+"""A model's card in Markdown: what it was made of, how good it is on which class, how to show it a sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenhand.data.sets.catalogue import DATASETS
+from evenhand.measure.intervals import wilson
+from evenhand.nets import PRETRAINED, TIMM
+from evenhand.run.predicting import Model
+from evenhand.run.recipe import Recipe
+
+MOST_CLASSES = 200  # rows of the table; the others are in measure.json
+
+
+def card(model: Model, file: str, told: dict[str, str]) -> str:
+    """The page; numbers are those of the run's measure.json, and what was not measured is called so."""
+    recipe, measured = model.run.recipe, _json(model.run.folder / "measure.json")
+    parts = [
+        f"# {file}",
+        _about(model),
+        "## Using it\n\n" + _using(file, told),
+        "## Data\n\n" + _data(model),
+        "## Results\n\n" + _results(model, measured),
+        "## How it was chosen\n\n" + _chosen(model),
+        "## Licences\n\n"
+        + f"Weights it started from: {told['licence_of_weights']}. The data's own terms apply besides.",
+        "## Recipe\n\n```toml\n" + recipe.toml().strip() + "\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def licence_of(recipe: Recipe) -> str:
+    """Of the weights that a run began with, as far as it is known."""
+    net: Any = getattr(recipe.method, "net", None)
+    names = [recipe.data.embed, getattr(net, "weights", None) or ""]
+    found = [_licence(name) for name in names if name]
+    return "; ".join(found) or "none, it was trained from scratch"
+
+
+def _licence(name: str) -> str:
+    if name in PRETRAINED:
+        return f"{name}, {DATASETS[name].licence}, trained on ImageNet"
+    if name.startswith(TIMM) or name == "pretrained":
+        return f"{name}, see the model's page in timm"
+    return f"{Path(name.rpartition(':')[2]).name}, a file of the user's, licence not known"
+
+
+def _about(model: Model) -> str:
+    recipe = model.run.recipe
+    net: Any = getattr(recipe.method, "net", None)
+    network = f", network `{net.name}`" if net is not None else ""
+    on = f" on features of the frozen `{recipe.data.embed}`" if recipe.data.embed else ""
+    count = len(model.classes)
+    return f"A classifier of {count} classes by evenhand's method `{recipe.method.name}`{network}{on}."
+
+
+def _using(file: str, told: dict[str, str]) -> str:
+    lines = [f"- file: `{file}`"]
+    lines += [f"- {key}: {told[key]}" for key in ("shape", "preprocessing", "mode", "calibrated") if key in told]
+    if not file.endswith(".safetensors"):
+        lines.append("- output: probabilities (N, K), classes in the order of the table below")
+    return "\n".join(lines)
+
+
+def _data(model: Model) -> str:
+    streams = _json(model.run.folder / "streams.json")
+    said = [f"{name} {part['samples']:,}" for name, part in streams.items()]
+    counts = model.facts.counts
+    uneven = f"Training samples by class: {max(counts):,} at most, {min(counts):,} at least."
+    return f"`{Path(model.run.recipe.data.set).name}`: samples {', '.join(said) or 'not recorded'}. {uneven}"
+
+
+def _results(model: Model, measured: dict[str, Any]) -> str:
+    if "recall" not in measured:
+        return "Not measured."
+    confusion = model.run.folder / "confusion.npz"
+    tested = np.load(confusion)["confusion"].sum(1).tolist() if confusion.is_file() else None
+    lines = [
+        f"On the {measured['split']} split ({measured['samples']:,} samples): accuracy {measured['accuracy']:.1%}, "
+        f"mean recall {measured['mean_recall']:.1%}, worst recall {measured['min_recall']:.1%}, "
+        f"calibration error {measured['ece']:.1%} before the temperature. Brackets are Wilson's 95 % intervals.",
+        "",
+        "| class | trained on | tested on | recall | precision |",
+        "|---|---|---|---|---|",
+    ]
+    for k, name in enumerate(model.classes[:MOST_CLASSES]):
+        recall, count = measured["recall"][k], tested[k] if tested else None
+        shown = "not tested" if recall is None else f"{recall:.1%}"
+        if recall is not None and count:
+            low, high = wilson(recall, count)
+            shown += f" [{low:.0%}, {high:.0%}]"
+        cells = [name.replace("|", "\\|"), model.facts.counts[k], "?" if count is None else count, shown]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{measured['precision'][k]:.1%}"])) + " |")
+    if len(model.classes) > MOST_CLASSES:
+        lines.append(f"\n{len(model.classes) - MOST_CLASSES} more classes are in the run's measure.json.")
+    return "\n".join(lines)
+
+
+def _chosen(model: Model) -> str:
+    rule = model.run.recipe.run.select
+    text = f"Checkpoint `{model.run.checkpoint}` of step {model.run.step}, by the rule `{rule}`."
+    if rule.startswith("oracle"):
+        return f"{text} It was chosen on the test split: the results above are too good."
+    return f"{text} The test split had no part in it."
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

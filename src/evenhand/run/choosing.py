@@ -1,0 +1,211 @@
+"""``evenhand train FOLDER``: a recipe chosen from what was found there, sized for the machine and the time one has."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from evenhand import parallel
+from evenhand.data.sets.catalogue import obtain_weights
+from evenhand.data.sources import formats
+from evenhand.data.stream import Stream
+from evenhand.errors import UserError
+from evenhand.nets import build_net
+from evenhand.run.advice import advise
+from evenhand.run.check import clock, time_steps
+from evenhand.run.findings import Findings, find
+from evenhand.run.looking import facts, problems
+from evenhand.run.opening import build_method, read_data
+from evenhand.run.recipe import Recipe, load_recipe, recipe_names
+from evenhand.run.tables import parse_override
+
+TABLES = (".csv", ".tsv", ".jsonl", ".npz")
+SIDES = (224, 160, 128, 96)
+BACKBONE = "mobilenet_v2"
+LEAST = 3  # epochs; rather smaller images than fewer of them
+HEAD = 0.002  # seconds a step of a small head on features takes, about
+
+
+def is_data(name: str) -> bool:
+    """Whether a command's argument names data rather than a recipe or a run."""
+    path = Path(name)
+    if name in recipe_names() or (path / "recipe.toml").is_file():
+        return False
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in TABLES)
+
+
+def seconds_of(budget: str) -> float:
+    """``90s``, ``10m`` or ``1.5h`` in seconds."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)\s*", budget)
+    if found is None or not float(found[1]):
+        raise UserError(f"--budget {budget}: write a number with s, m or h, such as 10m")
+    return float(found[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600}[found[2]]
+
+
+@dataclass
+class Choice:
+    """A recipe in the making: its name, what is set, and what is said about it."""
+
+    name: str
+    values: dict[str, str]
+    say: Console
+
+    def load(self, **more: str) -> Recipe:
+        return load_recipe(self.name, [f"{key}={value}" for key, value in {**self.values, **more}.items()])
+
+    def tell(self, line: str) -> None:
+        self.say.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def choose(
+    path: str, overrides: Sequence[str] = (), *, budget: float | None = None, fine_tune: bool = False, seed: int = 0
+) -> Recipe:
+    """Look at the data, say what is found and what will be done, and return the recipe for it.
+
+    ``overrides`` are the user's own ``key=value`` and win.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"'{path}' is data: its recipe is chosen by measuring, in one process; then train the recipe")
+    say = Console()
+    for text in overrides:
+        parse_override(text)  # says what is wrong with it
+    own = dict(text.split("=", 1) for text in overrides)
+    kind = "fine-tune" if fine_tune else "first"
+    own.setdefault("run.folder", f"runs/{Path(path).resolve().stem}-{kind}-{seed}")
+    if (Path(own["run.folder"]) / "last.pt").exists():
+        raise UserError(
+            f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, "
+            "or set another run.folder"
+        )
+    findings = find(path)
+    for line in (*facts(findings), *problems(findings)):
+        say.print(line, highlight=False, markup=False, soft_wrap=True)
+    _refuse(findings)
+    advice = advise(findings)[0]
+    values = dict(text.split("=", 1) for text in advice.set) | {"run.seed": str(seed)}
+    choice = Choice(advice.recipe, values, say)
+    choice.tell(f"\nrecipe: {advice.recipe}, for {advice.reason}")
+    choice.tell(f"measured: {advice.evidence}")
+    if "pretrained" in advice.recipe:
+        _pretrained(choice, findings, fine_tune)
+    elif fine_tune:
+        raise UserError(f"--fine-tune is for photographs; for {findings.kind} as found here leave it out")
+    choice.values |= own
+    recipe = _sized(choice, findings, budget, own)
+    return recipe.changed({"about": f"{recipe.about} (chosen for {path}: {advice.reason})"[:400]})
+
+
+def _refuse(findings: Findings) -> None:
+    if findings.refused:
+        raise UserError(findings.refused)
+    if findings.unreadable:
+        some = next(iter(findings.unreadable.values()))
+        raise UserError(f"{len(findings.unreadable)} files cannot be read, such as: {some}")
+    if findings.empty:
+        raise UserError(f"class folder '{findings.empty[0]}' is empty; add images or remove it")
+    if len([n for n in findings.train.values() if n]) < 2:
+        only = next(iter(findings.classes), "")
+        raise UserError(f"'{findings.path}' has a single class, '{only}': put the images of each class in a folder")
+
+
+def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
+    """Weights first, so that it is known at once whether they can be had."""
+    try:
+        obtain_weights(BACKBONE)
+    except UserError as error:
+        choice.name = "folder"
+        choice.tell(
+            f"the weights of {BACKBONE} cannot be had ({error}); a ResNet-18 is trained from scratch instead: expect "
+            "much worse results from few images (24 against 55 % mean recall on 550 photographs of chess pieces)"
+        )
+        return
+    if fine_tune:
+        choice.name = "pretrained:fine-tune"
+        choice.tell(f"all of {BACKBONE} is tuned, from ImageNet weights")
+    else:
+        choice.tell(f"a small head on frozen features of {BACKBONE}: the quick answer; --fine-tune is the slow one")
+    samples = sum(findings.train.values())
+    choice.values["method.batch"] = str(32 if samples < 1000 or fine_tune else 64)
+
+
+def _sized(choice: Choice, findings: Findings, budget: float | None, own: dict[str, str]) -> Recipe:
+    """Image side and length so that the run fits the budget; says how long it will take."""
+    recipe = choice.load()
+    if recipe.data.embed:
+        return _frozen(choice, findings, budget, own)
+    if findings.kind != "images":
+        return _fitted(choice, recipe, budget, own)
+    sides = (int(own["data.size"]),) if "data.size" in own else SIDES if torch.cuda.is_available() else SIDES[1:]
+    for side in sides:
+        choice.values["data.size"] = str(side)
+        recipe = _fitted(choice, choice.load(), budget, own, last=side == sides[-1])
+        if recipe.run.steps is not None or recipe.run.epochs >= LEAST or side == sides[-1]:
+            return recipe
+        choice.tell(f"too slow at {side} pixels for {LEAST} epochs: smaller images")
+    return recipe
+
+
+def _frozen(choice: Choice, findings: Findings, budget: float | None, own: dict[str, str]) -> Recipe:
+    streams = formats.read(findings.path, memory=False, size=224)
+    total = sum(map(len, streams.values()))
+    some = next(iter(streams.values()))
+    sides = (int(own["data.embed_size"]),) if "data.embed_size" in own else SIDES
+    epochs = choice.load().run.epochs
+    head = HEAD * epochs * sum(findings.train.values()) / choice.load().method.batch
+    for side in sides:
+        each = seconds_to_embed(some, side)
+        seconds = each * total + head
+        if budget is None or seconds <= budget:
+            break
+    else:
+        choice.tell(f"a budget of {clock(budget or 0)} is not enough for {total} images at {side} pixels")
+    choice.values["data.embed_size"] = str(side)
+    choice.tell(
+        f"about {clock(seconds)}: {total} images at {side} pixels once, {1000 * each:.0f} ms each, then the head"
+    )
+    return choice.load()
+
+
+def seconds_to_embed(stream: Stream, side: int, count: int = 8) -> float:
+    """Per image: decoding and one pass, measured; the weights do not matter for it."""
+    rows = torch.arange(min(count, len(stream)))
+    began = time.perf_counter()
+    stream.fetch(rows)
+    decoding = time.perf_counter() - began
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        net = build_net(BACKBONE, num_classes=2).eval().to(device)
+        net.features(torch.zeros(2, 3, side, side, device=device))
+        began = time.perf_counter()
+        net.features(torch.zeros(len(rows), 3, side, side, device=device)).sum().item()
+    return (decoding + time.perf_counter() - began) / len(rows)
+
+
+def _fitted(choice: Choice, recipe: Recipe, budget: float | None, own: dict[str, str], *, last: bool = True) -> Recipe:
+    """The recipe with as many epochs as fit, from the measured time of a step."""
+    data = read_data(recipe)
+    device = parallel.local_device(recipe.run.device)
+    seconds, total, _ = time_steps(build_method(recipe, data, device, {}), data.streams, recipe, device)
+    whole = 1.1 * seconds * total  # and the evaluations
+    fixed = "run.epochs" in own or "run.steps" in own
+    if budget is not None and whole > budget and not fixed:
+        share = budget / whole
+        if recipe.run.steps is not None:
+            recipe = recipe.changed({"run.steps": max(1, int(recipe.run.steps * share))})
+        else:
+            epochs = round(recipe.run.epochs * share, 2)
+            if epochs < LEAST and not last:
+                return recipe.changed({"run.epochs": epochs})
+            recipe = recipe.changed({"run.epochs": max(epochs, 0.1), "run.eval_every": max(1.0, epochs / 4)})
+        whole = budget
+    length = f"{recipe.run.steps} steps" if recipe.run.steps is not None else f"{recipe.run.epochs:g} epochs"
+    side = f" at {data.facts.size[-1]} pixels" if data.facts.size else ""
+    choice.tell(f"about {clock(whole)}: {length}{side}, {1000 * seconds:.0f} ms a step, measured on {device}")
+    return recipe

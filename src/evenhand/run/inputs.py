@@ -1,0 +1,203 @@
+"""What a finished model is shown: paths, folders, lists, tables, arrays or texts, framed as in training."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from evenhand.data.prepared import Data
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.arrays import as_images, as_vectors
+from evenhand.data.sources.files import Files, convert
+from evenhand.data.sources.paths import existing, images_in, read_text, relative_names
+from evenhand.data.sources.source import Memory, Source, joined
+from evenhand.errors import UserError, did_you_mean
+
+LISTS = (".csv", ".tsv", ".txt")
+TEXTS = (*LISTS, ".jsonl")
+ARRAYS = (".npz", ".npy")
+SAMPLES = ("x", "images", "x_test", "images_test", "x_unlabelled")  # arrays of a file that hold what is to be predicted
+NOT_NUMBERS = ("label", "split", "domain", "name", "path")  # columns of a table beside its numbers
+
+
+class Inputs:
+    """Makes sources of what one model takes; ``settings`` and ``data`` are those of its run."""
+
+    def __init__(self, settings: DataSettings, data: Data) -> None:
+        self.settings, self.data, self.facts = settings, data, data.facts
+        grey = data.facts.inputs == 1 if data.facts.kind == "images" else settings.grey
+        self.channels = 1 if grey else 3
+
+    @property
+    def reads(self) -> str:
+        """What a single input is: "images", "vectors" or "texts"."""
+        return "texts" if self.facts.kind == "tokens" else "images" if self.settings.embed else self.facts.kind
+
+    def source(self, inputs: Any) -> Source:
+        """Of anything Python holds: arrays, PIL images, strings that are paths or, for a model of texts, texts."""
+        if self.reads == "texts":
+            return self.texts([inputs] if isinstance(inputs, str) else list(inputs))
+        if self.reads == "vectors" or _is_vectors(inputs):
+            if isinstance(inputs, str | Path):
+                return self.files([inputs])
+            return self._vectors(np.asarray(inputs, dtype=np.float32), "inputs")
+        if isinstance(inputs, np.ndarray | Tensor):
+            return self._pictures(np.asarray(inputs), "inputs")
+        given: list[Any] = [inputs] if isinstance(inputs, str | Path | Image.Image) else list(inputs)
+        if given and all(isinstance(one, Image.Image) for one in given):
+            shown = [as_images(np.array(convert(one, self.mode))[None], "inputs") for one in given]
+            return joined([self._framed(x, [f"image {at}"]) for at, x in enumerate(shown)])
+        return self.files(given)
+
+    def files(self, paths: Sequence[str | Path]) -> Source:
+        """Of paths alone: folders, images, lists and tables of paths, numbers or texts, arrays."""
+        parts: list[Source] = []
+        found: list[tuple[Path, str]] = []
+        for given in paths:
+            path = existing(given)
+            kind = path.suffix.lower()
+            if self.reads == "texts":
+                parts.append(self._texts_of(path))
+            elif kind in ARRAYS:
+                parts.append(self._array_of(path))
+            elif self.reads == "vectors":
+                parts.append(self._vectors_of(path))
+            else:
+                found += self._images_of(path, alone=len(paths) == 1)
+        if found or not parts:
+            files, names = [path for path, _ in found], [name for _, name in found]
+            frame = self.facts.framing
+            parts.append(
+                Files(files, size=frame.side, mode=self.mode, resize=frame.resize, names=names, frame=frame.how)
+            )
+        if len(kinds := {part.kind for part in parts}) > 1:
+            raise UserError(f"the inputs are {' and '.join(sorted(kinds))}; predict them one kind at a time")
+        return joined(parts)
+
+    @property
+    def mode(self) -> str:
+        return "L" if self.channels == 1 else "RGB"
+
+    def texts(self, texts: Sequence[str], names: Sequence[str] | None = None) -> Source:
+        assert self.data.vocabulary is not None
+        tokens = self.data.vocabulary.encode(texts)
+        return Memory(torch.cat([tokens, torch.zeros_like(tokens)], 1) if self.facts.translations else tokens, names)
+
+    def _images_of(self, path: Path, *, alone: bool) -> list[tuple[Path, str]]:
+        """Files with their names: from the folder down if it is the only one, else as they were given."""
+        if path.is_dir():
+            inside = images_in(path)
+            names = relative_names(inside, path) if alone else [file.as_posix() for file in inside]
+            return list(zip(inside, names, strict=True))
+        if path.suffix.lower() not in LISTS:
+            return [(path, str(path))]
+        return [(path.parent / name, name) for name in _column(path, "path")]
+
+    def _texts_of(self, path: Path) -> Source:
+        if path.suffix.lower() not in TEXTS:
+            raise UserError(f"'{path}' is no list of texts; give {', '.join(TEXTS)}")
+        texts = _column(path, "text")
+        return self.texts(texts, [f"{path.name}:{row}" for row in range(1, len(texts) + 1)])
+
+    def _array_of(self, path: Path) -> Source:
+        array = _array(path)
+        names = [f"{path.name}/{row}" for row in range(len(array))]
+        made = self._pictures if self.reads == "images" and not _is_vectors(array) else self._vectors
+        return made(array, str(path), names)
+
+    def _vectors_of(self, path: Path) -> Source:
+        if path.suffix.lower() not in (".csv", ".tsv"):
+            raise UserError(f"'{path}' is no table of numbers; give a .csv, .tsv, .npz or .npy")
+        header, rows = _table(path)
+        for column in self.facts.columns:
+            if column not in header:
+                raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, header)}")
+        known = self.facts.columns or [column for column in header if column not in NOT_NUMBERS]
+        kept = [header.index(column) for column in known]  # as in training, in whatever order they come
+        try:
+            numbers = np.array([[float(row[at]) for at in kept] for row in rows], np.float32)
+        except (ValueError, IndexError) as error:
+            raise UserError(
+                f"'{path}': {error}; every column but {', '.join(NOT_NUMBERS)} must hold numbers"
+            ) from error
+        return self._vectors(numbers, str(path), [f"{path.name}:{row}" for row in range(1, len(rows) + 1)])
+
+    def _pictures(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
+        return self._framed(as_images(array, where), names)
+
+    def _framed(self, images: Tensor, names: Sequence[str] | None) -> Memory:
+        return Memory(images, names).cut(self.facts.framing, self.channels)
+
+    def _vectors(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
+        if array.ndim != 2 or array.shape[1] != self.facts.inputs:
+            raise UserError(f"{where} are {tuple(array.shape)}; this model takes vectors (N, {self.facts.inputs})")
+        return Memory(as_vectors(array, where), names)
+
+
+def _is_vectors(inputs: Any) -> bool:
+    return isinstance(inputs, np.ndarray | Tensor) and inputs.ndim == 2
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        with open(path, "rb") as file:
+            content: Any = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return content
+            arrays = {key: content[key] for key in content.files}
+    except Exception as error:  # a damaged or hostile archive raises nearly anything
+        raise UserError(
+            f"cannot read '{path}': {str(error).splitlines()[0]}; save plain arrays with np.savez"
+        ) from error
+    chosen = next((key for key in SAMPLES if key in arrays), next(iter(arrays)) if len(arrays) == 1 else None)
+    if chosen is None:
+        raise UserError(f"'{path}' holds {', '.join(arrays) or 'nothing'}; name the array to be predicted 'x'")
+    return np.asarray(arrays[chosen])
+
+
+def _column(path: Path, wanted: str) -> list[str]:
+    """A text file's lines, or what a table has in the column ``wanted``; one of a single column needs no header."""
+    kind = path.suffix.lower()
+    if kind == ".jsonl":
+        return [_text_of(line, f"'{path}' line {at}", wanted) for at, line in enumerate(_lines(path), 1)]
+    if kind == ".txt":
+        return list(_lines(path))
+    header, rows = _table(path)
+    if wanted not in header:
+        if len(header) == 1:
+            return [header[0], *(row[0] for row in rows if row)]
+        raise UserError(f"'{path}' has no column '{wanted}'; {did_you_mean(wanted, header)}")
+    at = header.index(wanted)
+    return [row[at] for row in rows if len(row) > at]
+
+
+def _text_of(line: str, where: str, wanted: str) -> str:
+    try:
+        return str(json.loads(line)[wanted])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{where} has no '{wanted}' ({error}); write {{\"{wanted}\": ...}}") from error
+
+
+def _lines(path: Path) -> Iterable[str]:
+    return (line.strip() for line in read_text(path).splitlines() if line.strip())
+
+
+def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+    content = read_text(path)
+    csv.field_size_limit(max(csv.field_size_limit(), len(content) + 1))
+    first = content.partition("\n")[0]
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if first.count(";") > first.count(",") else ","
+    rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, skipinitialspace=True))
+    rows = [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+    if not rows:
+        raise UserError(f"'{path}' is empty; add lines")
+    return rows[0], rows[1:]

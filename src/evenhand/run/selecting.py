@@ -1,0 +1,184 @@
+"""``evenhand select``: which samples of a pool, or of a run's own target, to label -> ``picks.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from evenhand.data.labels import check_classes, named, read_answers
+from evenhand.data.picks import GUESSES, PickRow, write_picks
+from evenhand.data.sources.texts import Texts
+from evenhand.data.stream import Stream
+from evenhand.errors import UserError, users_mistake
+from evenhand.pieces.batches import explained
+from evenhand.pieces.doubt import rare_select, suspicious_labels
+from evenhand.pieces.pool import check_budget
+from evenhand.pieces.selection import coreset_select, kmeans_select, random_select
+from evenhand.pieces.submodular import Pick
+from evenhand.randomness import dice
+from evenhand.run.opening import open_run
+from evenhand.run.picking import How, Sight, check_selector, choose
+from evenhand.run.pools import Pool, as_trained, cold_features, read_pool
+from evenhand.run.predicting import Model
+
+Why = Literal["learn", "rare", "suspicious"]
+COLD = ("kmeans", "coreset", "random")
+
+
+def select(
+    run: Path | None,
+    pool: Path | None,
+    budget: int,
+    out: Path,
+    *,
+    by: str = "",
+    why: Why = "learn",
+    labels: Path | None = None,
+    embed: str = "mobilenet_v2",
+    skip_unreadable: bool = False,
+    how: How | None = None,
+) -> list[PickRow]:
+    """Choose, write ``out`` and the facts beside it, and return the rows."""
+    how = how or How()
+    if out.exists():
+        raise UserError(f"{out} exists already: label it, or give another --out")
+    if out.suffix != ".csv":
+        raise UserError(f"--out {out}: give a name that ends with .csv")
+    done = {answer.name for answer in read_answers(labels)} if labels is not None else set()
+    if run is None:
+        found, picks, told = _cold(pool, budget, by, why, done, embed, how, skip_unreadable)
+        probs, classes = None, ()
+    else:
+        found, picks, probs, told = _warm(run, pool, budget, by, why, done, how, skip_unreadable)
+        classes = tuple(told["classes"])
+    rows = [_row(found, pick, rank, probs, classes) for rank, pick in enumerate(picks, 1)]
+    facts = {
+        "pool": "" if pool is None else str(pool), "run": "" if run is None else str(run), "why": why, "seed": how.seed,
+        "kind": found.source.kind, "classes": [], "picked": len(rows), "pool_size": len(found.source), **told,
+    }  # fmt: skip
+    write_picks(out, rows, facts)
+    return rows
+
+
+def _row(pool: Pool, pick: Pick, rank: int, probs: Tensor | None, classes: Sequence[str]) -> PickRow:
+    row, source = pick.index, pool.source
+    base = PickRow(
+        source.name(row), rank, path=source.path(row) or "", label=pool.labels[row] if pool.labels else "",
+        text=source.texts[row] if isinstance(source, Texts) else "",
+    )  # fmt: skip
+    if probs is None:
+        return base
+    sure, which = probs[row].topk(min(GUESSES, probs.shape[1]))
+    guesses = tuple((classes[k], p) for k, p in zip(which.tolist(), sure.tolist(), strict=True))
+    return replace(
+        base, uncertainty=pick.uncertainty, diversity=pick.diversity, representativeness=pick.representativeness,
+        guesses=guesses,
+    )  # fmt: skip
+
+
+# with a model
+
+
+def _warm(
+    run: Path, pool: Path | None, budget: int, by: str, why: Why, done: set[str], how: How, skip: bool
+) -> tuple[Pool, list[Pick], Tensor, dict[str, Any]]:
+    model = Model(open_run(run))
+    if by and why != "learn":
+        raise UserError(f"--why {why} has its own order: leave out --by {by}")
+    by = by or "s3vaada"
+    check_selector(by)
+    labelled = None
+    if pool is None:
+        found, stream, labelled = _own(model, why, done)
+    else:
+        found = read_pool(pool, model, labelled=why == "suspicious", skip_unreadable=skip).without(done)
+        stream = Stream(as_trained(model, found.source), None, model.classes, "pool")
+        if why == "suspicious":
+            _refuse_trained(model, found)
+    if not len(stream):
+        raise UserError("the pool is empty, or all of it is labelled: bring more samples")
+    sight = Sight(model.method, stream, how, labelled)
+    if why == "learn":
+        return found, choose(sight, budget, by), sight.probs, {"by": by, "classes": list(model.classes)}
+    with users_mistake("select"):
+        check_budget(budget, len(stream))
+        if why == "rare":
+            rows = rare_select(sight.probs, model.facts.counts, budget)
+        else:
+            check_classes(dict(zip(named(stream), found.labels, strict=True)), model.classes, "the pool")
+            truth = torch.tensor([model.classes.index(label) for label in found.labels])
+            rows = suspicious_labels(sight.probs, truth, budget)
+        return found, explained(sight.probs, sight.uncertainty, rows), sight.probs, {
+            "by": why, "classes": list(model.classes)
+        }  # fmt: skip
+
+
+def _own(model: Model, why: Why, done: set[str]) -> tuple[Pool, Stream, Stream | None]:
+    """The run's own target; or, with labels to doubt, its validation, on which it was not trained."""
+    streams = model.run.data().streams
+    key = "val" if why == "suspicious" else "target" if "target" in streams else "unlabelled"
+    if key not in streams:
+        raise UserError(f"this run has no '{key}' samples to choose from: give --pool")
+    stream = streams[key]
+    labels = tuple(stream.classes[k] for k in stream.labels.tolist()) if stream.labels is not None else ()
+    kept = [row for row, name in enumerate(named(stream)) if name not in done]
+    rows = torch.tensor(kept, dtype=torch.long)
+    some = stream.subset(rows)
+    return (
+        Pool(some.samples, tuple(labels[row] for row in kept) if labels else ()),
+        some,
+        streams.get("target_labelled"),
+    )
+
+
+def _refuse_trained(model: Model, pool: Pool) -> None:
+    """A model does not doubt the labels that it has learnt."""
+    try:
+        streams = model.run.data().streams
+    except UserError:
+        return  # its data are elsewhere: only whoever brings the pool can know
+    trained, root = set[Path](), Path(model.run.recipe.data.set)
+    for key in ("labelled", "source", "target_labelled"):
+        stream = streams.get(key)
+        rows = () if stream is None else range(len(stream))
+        source = None if stream is None else stream.samples
+        # Small images are held in memory and have no path there, but the same name.
+        trained |= {Path(source.path(row) or root / source.name(row)).resolve() for row in rows if source is not None}
+    mine = [Path(path).resolve() for row in range(len(pool.source)) if (path := pool.source.path(row))]
+    if both := trained.intersection(mine):
+        raise UserError(
+            f"the model was trained on {len(both)} of these samples, such as '{min(both).name}', so it cannot doubt "
+            "their labels; give a pool that it has not seen, or leave out --pool to look at its validation"
+        )
+
+
+# without a model
+
+
+def _cold(
+    pool: Path | None, budget: int, by: str, why: Why, done: set[str], embed: str, how: How, skip: bool
+) -> tuple[Pool, list[Pick], dict[str, Any]]:
+    if pool is None:
+        raise UserError("without a run there is no pool: give --pool FOLDER, or a run's folder")
+    if why != "learn":
+        raise UserError(f"--why {why} asks what a model expects: give a run's folder")
+    by = by or "kmeans"
+    if by not in COLD:
+        raise UserError(f"--by {by} needs a model: give a run's folder, or one of {', '.join(COLD)}")
+    found = read_pool(pool, skip_unreadable=skip).without(done)
+    if not len(found.source):
+        raise UserError("the pool is empty, or all of it is labelled: bring more samples")
+    chance = dice(how.seed, "select")
+    with users_mistake("select"):
+        check_budget(budget, len(found.source))
+        if by == "random":
+            rows = random_select(len(found.source), budget, generator=chance)
+        else:
+            x = cold_features(Stream(found.source, None, (), "pool"), embed)
+            rows = kmeans_select(x, budget, generator=chance) if by == "kmeans" else coreset_select(x, budget)
+    return found, [Pick(row, 0.0, 0.0, 0.0) for row in rows], {"by": by, "embed": embed}

@@ -1,0 +1,201 @@
+"""Pictures of any shape become squares: what is kept, what is drawn at random, and that arrays and files agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from evenhand.data.prepared import prepare_data
+from evenhand.data.settings import DataSettings
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.formats import read
+from evenhand.data.sources.frames import BOXES, FILL, Frame, choose_frame, cut
+from evenhand.data.sources.source import Joined, Memory, Picked
+from evenhand.errors import UserError
+from helpers import picture, save_picture, seeded
+
+TALL = (30, 90)
+
+
+def test_pad_keeps_all_of_a_tall_picture_between_two_borders(tmp_path: Path) -> None:
+    path = save_picture(tmp_path / "tall.png", *TALL)
+    seen = Files([path], size=90, frame="pad").fetch([0])[0].permute(1, 2, 0).numpy()
+    assert np.array_equal(seen[:, 30:60], np.array(picture(*TALL)))
+    assert (seen[:, :30] == FILL).all()
+    assert (seen[:, 60:] == FILL).all()
+    grey = Files([path], size=45, frame="pad", mode="L").fetch([0])[0, 0]
+    assert set(grey[:, :15].flatten().tolist()) == {118}
+    assert grey[:, 15:30].float().std() > 5
+
+
+def test_squash_is_the_whole_picture_stretched(tmp_path: Path) -> None:
+    path = save_picture(tmp_path / "tall.png", *TALL)
+    seen = Files([path], size=48, frame="squash").fetch([0])[0].permute(1, 2, 0).numpy()
+    assert np.array_equal(seen, np.array(picture(*TALL).resize((48, 48), Image.Resampling.BILINEAR)))
+
+
+def test_only_a_crop_leaves_a_margin_and_generators_lose_none(tmp_path: Path) -> None:
+    path = save_picture(tmp_path / "a.png", 120, 120)
+    shown = {how: Files([path], size=96, frame=how).frame.box(120, 120) for how in ("crop", "pad", "squash")}
+    assert shown["pad"] == shown["squash"] == (0, 0, 120, 120)
+    assert shown["crop"][0] > 5
+    assert Files([path], size=96, whole=True).frame.box(120, 120) == (0, 0, 120, 120)
+    assert Files([path], size=96, whole=True, frame="pad").frame.box(60, 120) == (-30, 0, 90, 120)
+    kept = Files([path], size=96, whole=True, frame="pad").framed(48, 3)
+    assert kept.frame == Frame(48, "pad", 48)
+
+
+sides = st.integers(1, 400)
+
+
+@given(sides, sides, st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_random_boxes_lie_in_the_picture_or_cover_its_side(width: int, height: int, seed: int) -> None:
+    draws = torch.rand(10, 4, generator=seeded(seed))
+    left, top, right, bottom = Frame(8, "squash").random_box(width, height, draws, *BOXES)
+    assert 0 <= left < right <= width + 1e-6
+    assert 0 <= top < bottom <= height + 1e-6
+    left, top, right, bottom = Frame(8, "pad").random_box(width, height, draws, *BOXES)
+    for start, stop, length in ((left, right, width), (top, bottom, height)):
+        inside = start >= -1e-6 and stop <= length + 1e-6
+        covers = start <= 1e-6 and stop >= length - 1e-6
+        assert inside or covers
+    assert right - left <= max(width, height)
+    assert bottom - top <= max(width, height)
+
+
+def test_random_boxes_keep_the_aspect_that_evaluation_shows() -> None:
+    draws = torch.rand(2000, 10, 4, generator=seeded(1))
+    pads = np.array([Frame(8, "pad").random_box(100, 300, some, *BOXES) for some in draws])
+    squashed = np.array([Frame(8, "squash").random_box(100, 300, some, *BOXES) for some in draws])
+    ratio = (pads[:, 2] - pads[:, 0]) / (pads[:, 3] - pads[:, 1])
+    assert 0.74 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.35
+    area = (pads[:, 2] - pads[:, 0]) * (pads[:, 3] - pads[:, 1]) / 300**2
+    assert area.min() < 0.1
+    assert area.max() > 0.9
+    ratio = 3 * (squashed[:, 2] - squashed[:, 0]) / (squashed[:, 3] - squashed[:, 1])
+    assert 0.74 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.36
+    assert squashed[:, 2].max() > 99
+    assert squashed[:, 3].max() > 299
+
+
+@pytest.mark.parametrize("how", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("size", [(150, 110), (40, 130), (120, 120)])
+def test_arrays_are_framed_exactly_as_files(tmp_path: Path, how: str, size: tuple[int, int]) -> None:
+    path = save_picture(tmp_path / "a.png", *size)
+    for side in (48, 100):
+        for mode, channels in (("RGB", 3), ("L", 1)):
+            files = Files([path], size=side, mode=mode, frame=how)  # type: ignore[arg-type]
+            pixels = torch.from_numpy(np.array(picture(*size).convert(mode))).view(1, size[1], size[0], channels)
+            ours = Memory(pixels.permute(0, 3, 1, 2)).cut(files.frame, channels)
+            assert torch.equal(ours.fetch(torch.tensor([0])), files.fetch([0]))
+            assert ours.frame == files.frame
+
+
+def test_a_box_beyond_the_right_edge_is_filled_there() -> None:
+    seen = np.array(cut(Image.new("RGB", (10, 20), "red"), (0, 0, 20, 20), 20))
+    assert (seen[:, :10] == (255, 0, 0)).all()
+    assert (seen[:, 10:] == FILL).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ([(100, 100)] * 9 + [(100, 300)], "crop"),  # one odd picture in ten decides nothing
+        ([(120, 100)] * 10, "crop"),
+        ([(400, 300)] * 10, "squash"),  # all alike
+        ([(400, 300), (300, 400)] * 5, "pad"),
+        ([(100, 300)] * 10, "pad"),  # too tall to stretch
+        ([], "crop"),
+    ],
+)
+def test_the_frame_is_chosen_by_the_aspect(sizes: list[tuple[int, int]], how: str) -> None:
+    chosen, why = choose_frame(sizes)
+    assert chosen == how
+    assert why
+
+
+def classes_of(folder: Path, size: tuple[int, int], count: int = 6) -> Path:
+    for k in ("ant", "bee"):
+        (folder / k).mkdir(parents=True)
+        for i in range(count):
+            save_picture(folder / k / f"{i}.png", *size, i + 10 * (k == "bee"))
+    return folder
+
+
+def test_folders_are_framed_by_their_aspect_unless_told(tmp_path: Path) -> None:
+    place = classes_of(tmp_path / "tall", (20, 60))
+    auto = read(place)["all"].samples
+    assert auto.frame == Frame(60, "pad", 60)  # the side is that which the frame fills
+    assert read(place, frame="crop")["all"].samples.frame == Frame(20, "crop", 20)
+    data = prepare_data(DataSettings(set=str(place), frame="squash", size=32))
+    assert (data.facts.frame, data.facts.resize, data.facts.size) == ("squash", 32, [32, 32])
+    assert prepare_data(DataSettings(set=str(place))).facts.framing == Frame(60, "pad", 60)
+
+
+def test_a_run_keeps_the_frame_it_began_with(tmp_path: Path) -> None:
+    place = classes_of(tmp_path / "tall", (20, 60))
+    began = prepare_data(DataSettings(set=str(place), size=24))
+    for k in ("ant", "bee"):
+        for i in range(6, 80):
+            save_picture(place / k / f"{i}.png", 30, 30, i)
+    assert prepare_data(DataSettings(set=str(place), size=24)).facts.frame == "crop"
+    again = prepare_data(DataSettings(set=str(place), size=24), began.facts)
+    assert again.labelled.samples.frame == Frame(24, "pad", 24)
+
+
+def test_resized_crop_views_leave_small_pictures_on_disk(tmp_path: Path) -> None:
+    place = classes_of(tmp_path / "small", (20, 20))
+    assert not prepare_data(DataSettings(set=str(place))).labelled.samples.decodes
+    assert prepare_data(DataSettings(set=str(place), augment=["resized-crop"])).labelled.samples.decodes
+
+
+def test_arrays_take_size_frame_and_grey(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    wide = chance.integers(0, 256, (12, 20, 40, 3), dtype=np.uint8)
+    np.savez(tmp_path / "wide.npz", x=wide, y=np.arange(12) % 2)
+    set_ = str(tmp_path / "wide.npz")
+    assert prepare_data(DataSettings(set=set_)).facts.size == [20, 40]  # as they are
+    padded = prepare_data(DataSettings(set=set_, frame="pad", size=40, augment=[]))
+    assert padded.facts.framing == Frame(40, "pad", 40)
+    image = padded.labelled.fetch(torch.tensor([0]))[0]
+    assert (image[:, 0] == torch.tensor(FILL).view(3, 1)).all()
+    assert prepare_data(DataSettings(set=set_, size=16, grey=True)).inputs == 1
+    np.savez(tmp_path / "square.npz", x=wide[:, :, :20], y=np.arange(12) % 2)
+    square = DataSettings(set=str(tmp_path / "square.npz"), frame="pad")
+    with pytest.raises(UserError, match=r"data\.frame has no effect.*leave it out"):
+        prepare_data(square)
+    assert prepare_data(DataSettings(set="shapes", size=16, n_max=4, imbalance=2)).facts.size == [16, 16]
+
+
+@pytest.mark.parametrize("key", [{"frame": "pad"}, {"size": 32}, {"grey": True}, {"normalise": "imagenet"}])
+def test_texts_and_vectors_refuse_what_changes_images(tmp_path: Path, key: dict[str, object]) -> None:
+    np.savez(tmp_path / "v.npz", x=np.random.default_rng(0).normal(size=(20, 4)), y=np.arange(20) % 2)
+    for name in ("phrases", str(tmp_path / "v.npz")):
+        with pytest.raises(UserError, match=rf"data\.{next(iter(key))}"):
+            prepare_data(DataSettings(set=name, **key))  # type: ignore[arg-type]
+
+
+def test_picked_and_joined_pictures_give_boxes_where_all_can(tmp_path: Path) -> None:
+    files = Files([save_picture(tmp_path / "a.png", 40, 20)] * 4, size=16)
+    picked = Picked(files, torch.tensor([1, 2])).boxed(*BOXES)
+    assert picked is not None
+    assert len(picked) == 2
+    drawn = picked.fetch(torch.tensor([0, 1]), seeded(0))
+    assert not torch.equal(drawn[0], drawn[1])
+    assert Joined([files, files]).boxed(*BOXES) is not None
+    assert Joined([files, files.held(True)]).boxed(*BOXES) is None
+
+
+def test_a_picture_too_narrow_to_show_anything_is_one_line(tmp_path: Path) -> None:
+    path = save_picture(tmp_path / "line.png", 1, 10_000)
+    with pytest.raises(UserError, match=r"line\.png': 1 x 10000 pixels are too narrow.*replace or remove it"):
+        Files([path], size=32).fetch([0])

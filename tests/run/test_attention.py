@@ -1,0 +1,130 @@
+"""``evenhand attention`` on small runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from evenhand.cli import app
+from evenhand.errors import UserError
+from evenhand.measure.attention import attention_distance, entropies
+from evenhand.randomness import dice
+from evenhand.run.attention import _rare, _some, _stream, of_run, of_teacher, study, transformer
+from evenhand.run.opening import OpenRun, open_run
+from evenhand.run.recipe import validate
+from evenhand.run.training import train
+
+SHAPES = {"set": "shapes", "n_max": 8, "imbalance": 4, "test_per_class": 2, "val_per_class": 2}
+NET = {"name": "vit-tiny", "width": 8, "depth": 2, "heads": 2}
+CNN = {"name": "classifier", "batch": 8, "net": {"name": "small-cnn", "width": 2}}
+
+
+def trained(folder: Path, method: dict[str, Any], **needs: str) -> Path:
+    run = {"folder": str(folder), "steps": 4, "keep_every": 0.4, "log_every": 1, "progress": False}
+    return train(validate({"data": SHAPES, "method": method, "run": run, "needs": needs}, "test"))
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("cnn") / "run", CNN)
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory, cnn: Path) -> Path:
+    method = {"name": "deit-lt", "batch": 8, "net": NET}
+    return trained(tmp_path_factory.mktemp("taught") / "run", method, teacher=str(cnn))
+
+
+@pytest.fixture(scope="module")
+def opened(taught: Path) -> OpenRun:
+    return open_run(taught)
+
+
+def test_command_writes_numbers_and_pictures(taught: Path) -> None:
+    said = CliRunner().invoke(
+        app, ["attention", str(taught), "--checkpoints", "--max-samples", "12", "--pictures", "2"]
+    )
+    assert said.exit_code == 0, said.output
+    found = json.loads((taught / "attention.json").read_text())
+    kept = sorted(path.name for path in taught.glob("epoch-*.pt"))
+    assert len(kept) > 1
+    assert [row["checkpoint"] for row in found["rows"]] == kept
+    assert [len(block) for block in found["rows"][-1]["distance"]] == [2, 2]
+    assert {name: len(ranks) for name, ranks in found["rows"][-1]["rank"].items()} == {"cls": 2, "dist": 2}
+    assert len(found["cosine_in_training"]) == 4
+    assert found["teacher"].keys() == {"weak", "strong", "mixed"}
+    drawing = (taught / "attention.svg").read_text()
+    assert drawing.lstrip().startswith("<?xml")
+    with Image.open(taught / "attention-rollout.png") as image:
+        assert min(image.size) > 100
+    for word in ("cosine of CLS and DIST", "teacher on mixed views", "attention-rollout.png"):
+        assert word in said.output
+
+
+def test_numbers_are_those_of_the_network(opened: OpenRun) -> None:
+    data, net = opened.data(), transformer(opened)
+    found = of_run(opened, data, max_samples=6)
+    stream = _stream(data)
+    assert stream.name == "val"  # the test split stays closed
+    rows = _rare(stream, data, None, 6)
+    assert stream.labels is not None
+    assert set(stream.labels[rows].tolist()) <= set(data.groups["tail"])
+    x = data.see(stream.fetch(rows))
+    with torch.no_grad():
+        side = x.shape[-1] // 4
+        want = [attention_distance(a, 2, side, side, 4).tolist() for a in net.attentions(x)]
+        tokens = net.tokens(data.see(stream.fetch(_some(torch.arange(len(stream)), 6, "all"))))
+    assert found["distance"] == want
+    cosine = torch.nn.functional.cosine_similarity(tokens[:, 0], tokens[:, 1]).mean()
+    assert found["cosine"] == pytest.approx(float(cosine))
+    assert found["images"] == len(rows) == 6
+    named = of_run(opened, data, [data.classes[0]], max_samples=6)
+    assert named["distance"] != found["distance"]
+
+
+def test_the_teacher_is_asked_as_in_training(opened: OpenRun) -> None:
+    data, method = opened.data(), opened.method
+    found = of_teacher(opened, data, 8)
+    assert found == of_teacher(opened, data, 8)
+    rows = _some(torch.arange(len(data.labelled)), 8, "teacher")
+    raw = data.labelled.fetch(rows)
+    chance = dice(0, "attention", "views")
+    strong = method.data.train_view(raw, chance)
+    answers = entropies(method.teacher(strong))  # type: ignore[attr-defined]
+    assert found["strong"]["entropy"] == pytest.approx(float(answers.mean()))
+    assert sum(found["weak"]["histogram"]) == pytest.approx(1)
+    assert len({round(part["entropy"], 6) for part in found.values()}) == 3
+
+
+def test_thesis_centring_reaches_the_ranks(opened: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def rank(*_: Any, centre_both: bool) -> int:
+        seen.append(centre_both)
+        return 1
+
+    monkeypatch.setattr("evenhand.run.attention.feature_rank", rank)
+    of_run(opened, opened.data(), max_samples=4, centre_both=False)
+    assert set(seen) == {False}
+
+
+def test_a_transformer_of_one_head_and_what_has_none(tmp_path: Path, cnn: Path) -> None:
+    plain = trained(tmp_path / "vit", {**CNN, "net": NET})
+    found = study(plain, max_samples=4, pictures=1)
+    assert "cosine" not in found["rows"][0]
+    assert found["rows"][0]["rank"].keys() == {"cls"}
+    assert found["teacher"] == {}
+    with pytest.raises(UserError, match="attention is of our vision transformers"):
+        study(cnn)
+    with pytest.raises(UserError, match="no class is called 'lynx'"):
+        study(plain, classes=["lynx"])
+    for path in plain.glob("epoch-*.pt"):
+        path.unlink()
+    with pytest.raises(UserError, match="kept no checkpoints"):
+        study(plain, every_checkpoint=True)
