@@ -131,6 +131,25 @@ def test_style_zero_is_never_mixed(data: Data, judge: LongTailClassifier) -> Non
     assert cuts == set(range(1, 8))
 
 
+def test_path_penalty_has_the_running_means_gradient(data: Data, judge: LongTailClassifier) -> None:
+    """The mean that lengths are compared with moves by a hundredth of them, and that hundredth has a gradient."""
+    gan = build(data, judge, net=NET | {"noise": "none"})
+    gan.noise, gan.path_mean = seeded(), torch.tensor(0.5)
+    const = gan.generator.net.synthesis["b4"].const
+    (found,) = torch.autograd.grad(gan.path_penalty(4), const)
+    chance = seeded()
+    z, labels = gan._draw(2, chance)
+    ws = gan.generator.net.mapping(z, labels)
+    images = gan.generator.net.synthesis(ws, "none")
+    probe = torch.randn(images.shape, generator=chance) / 32
+    (slope,) = torch.autograd.grad((images * probe).sum(), ws, create_graph=True)
+    lengths = slope.square().sum(2).mean(1).sqrt()
+    mean = 0.99 * 0.5 + 0.01 * lengths.mean()
+    (expected,) = torch.autograd.grad(((lengths - mean) ** 2).mean(), const)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    assert float(gan.path_mean) == pytest.approx(float(mean.detach()), rel=1e-5)
+
+
 # drawing and saving
 
 

@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "path-late": {"path": 5.0, "path_every": 1, "path_start": 2},
     "average": {"ema_kimg": 0.02, "ema_rampup": 0.7},
     "lecam": {"lecam": 2.0, "lecam_start": 1, "diffaugment": ["translation", "cutout"]},
-    "ada": {"ada": {"target": 0.1, "kimg": 0.02, "every": 2, "p": 0.3}, "r1": 1.0, "r1_every": 2},
+    "ada": {"ada": {"target": 0.1, "kimg": 0.2, "every": 2, "p": 0.3}, "r1": 1.0, "r1_every": 2},
     "gsr": {"gsr": {"strength": 2.0, "alpha": 0.9, "form": "sum"}},
     "noisy-twins": {"twins": TWINS, "mixing": 1.0, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2},
     "noise": {"twins": TWINS | {"strength": 0.0}},

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from colorsys import hsv_to_rgb
+from pathlib import Path
+
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
+
+from evenhand import atomic
+from evenhand.measure.shift import principal_plane
+
+SIDE, EDGE, DOT = 480, 12, 2  # pixels of a picture
 
 
 def z_sensitivity(w: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -19,3 +29,20 @@ def z_sensitivity(w: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     of_class = [wide[labels == k] for k in range(num_classes)]
     spreads = [x.var(0, correction=0).sum() if len(x) > 1 else torch.tensor(torch.nan) for x in of_class]
     return torch.stack([spread.to(whole) for spread in spreads]) / whole
+
+
+def write_plane(path: Path, w: Tensor, labels: Tensor) -> None:
+    """A picture of latents (N, d) in the plane of their largest variance, coloured by class.
+
+    A class that has collapsed is a point; classes that are confused lie on each other.
+    """
+    points = principal_plane(w)
+    points = (points - points.amin(0)) / (points.amax(0) - points.amin(0)).clamp_min(1e-12)
+    picture = Image.new("RGB", (SIDE, SIDE), "white")
+    pen, classes = ImageDraw.Draw(picture), int(labels.max()) + 1
+    for (x, y), k in zip((EDGE + points * (SIDE - 2 * EDGE)).tolist(), labels.tolist(), strict=True):
+        red, green, blue = (round(255 * part) for part in hsv_to_rgb(k / classes, 0.8, 0.8))
+        pen.ellipse((x - DOT, SIDE - y - DOT, x + DOT, SIDE - y + DOT), fill=(red, green, blue))
+    stored = io.BytesIO()
+    picture.save(stored, "PNG")
+    atomic.write(path, stored.getvalue())

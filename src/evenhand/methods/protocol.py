@@ -165,6 +165,10 @@ class Drawer(Method):
     def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
         """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
 
+    def latents(self) -> tuple[Tensor, Tensor] | None:
+        """What images are drawn from, (N, d), as many of each class, and their labels; None: it has no classes."""
+        return None
+
     def exhibit(self, count: int, purpose: str) -> tuple[Tensor, Tensor | None]:
         """Images to be judged, with as many of each class as can be if the labels mean something."""
         labels = torch.arange(count) % len(self.data.classes) if self.labelled else None

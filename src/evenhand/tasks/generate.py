@@ -43,7 +43,6 @@ class Generate(Task):
         Metric("class_shares", "drawn"),
         score("diversity", digits=2),
         score("patterns", digits=2),
-        score("z_sensitivity", "z-sensitivity", digits=2),
     )
     judged_by = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
     whole = True
@@ -65,12 +64,22 @@ class Generate(Task):
         return {"traces": found | method.traces()}
 
     def finish(self, method: Drawer, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
-        """Real and drawn images side by side, as ``sheet.png``."""
+        """Real and drawn images side by side, as ``sheet.png``, latents as ``latents.png``; how near to copies."""
+        from evenhand import parallel
+        from evenhand.measure.latents import write_plane
+        from evenhand.measure.memorised import copying_of
         from evenhand.measure.sheet import write_sheet
 
+        found: dict[str, Any] = {}
+        if (latents := method.latents()) is not None and parallel.is_writer():
+            write_plane(folder / "latents.png", *latents)
         if "test" in data.streams:
             write_sheet(folder / "sheet.png", method, data.streams["test"], data.counts)
-        return {}
+        if {"labelled", "test"} <= data.streams.keys():
+            images, _ = method.exhibit(method.judge.settings.judge_samples, "copying")
+            seen, held = data.streams["labelled"], data.streams["test"]
+            found["copying"] = copying_of(method.judge.extractor, images, seen, held, batch=batch)
+        return found
 
     def sections(self) -> Sections:
         from evenhand.report.generate import SECTIONS

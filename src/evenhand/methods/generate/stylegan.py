@@ -51,6 +51,7 @@ class StyleGAN2(GAN):
         super().__init__(settings, data, seed=seed, device=device, annotator=annotator)
         self.lecam = LeCam(start=settings.lecam_start, from_zero=True)
         self.path_mean = torch.zeros((), device=self.device)
+        self.grain = dice(seed)
         ada = settings.ada
         self.ada = ADA(ada.target, ada.kimg, ada.p) if ada and ada.kimg else None
         self.noises: list[EmbeddingNoise] = []
@@ -227,13 +228,20 @@ class StyleGAN2(GAN):
         return found
 
     @torch.no_grad()
-    def z_sensitivity(self) -> Tensor:
-        """Of each class (K,), what share of all styles' variance is due to z: 0 where one image is drawn."""
+    def latents(self) -> tuple[Tensor, Tensor] | None:
+        """Styles as they leave the averaged mapping network, without noise on the class."""
+        if not self.conditional:
+            return None
         net: Any = self.generator.judged()
         labels = torch.arange(len(self.data.classes)).repeat(LATENTS)
-        z = torch.randn(len(labels), self.latent, generator=dice(self.seed, "sensitivity"))
-        w = net.mapping(z.to(self.device), labels.to(self.device))[:, 0]
-        return z_sensitivity(w.cpu(), labels, len(self.data.classes))
+        z = torch.randn(len(labels), self.latent, generator=dice(self.seed, "latents"))
+        return net.mapping(z.to(self.device), labels.to(self.device))[:, 0].cpu(), labels
+
+    def z_sensitivity(self) -> Tensor:
+        """Of each class (K,), what share of all styles' variance is due to z: 0 where one image is drawn."""
+        found = self.latents()
+        assert found is not None  # asked of conditional generators alone
+        return z_sensitivity(*found, len(self.data.classes))
 
     def traces(self) -> dict[str, float]:
         if not self.conditional:
