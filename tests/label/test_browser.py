@@ -21,7 +21,7 @@ pytest.importorskip("selenium", reason="browser tests need selenium")
 pytest.importorskip("fastapi", reason="the labelling page needs the extra: pip install 'evenhand[label]'")
 
 webdriver = importlib.import_module("selenium.webdriver")
-By = webdriver.common.by.By
+By = importlib.import_module("selenium.webdriver.common.by").By
 Keys = webdriver.Keys
 WebDriverWait = importlib.import_module("selenium.webdriver.support.ui").WebDriverWait
 DRIVER, BROWSER = shutil.which("chromedriver"), shutil.which("chromium")

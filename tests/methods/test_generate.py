@@ -713,8 +713,6 @@ def refused(tmp_path: Path, data: dict[str, Any], **method: Any) -> str:
 
 
 def test_bad_input_stops_before_training(tmp_path: Path) -> None:
-    lone = folder_of_images(tmp_path / "lone", {"cat": 9, "lynx": 1})
-    assert "class 'lynx' has 1 sample(s)" in refused(tmp_path / "1", {"set": str(lone), "size": 32})
     pets = folder_of_images(tmp_path / "pets", {"cat": 9, "dog": 9, "lynx": 5})
     assert "other classes" in refused(tmp_path / "2", {"set": str(pets), "size": 32})
     assert "noise" in refused(tmp_path / "3", {"set": "shapes", "n_max": 4}, batch=2, balance={"cycle": 1})

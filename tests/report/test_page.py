@@ -23,7 +23,8 @@ from evenhand.report.generate import CLASS_FID
 from evenhand.report.page import render, write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import group_runs
-from evenhand.report.verdict import cautions, tested_on, verdict
+from evenhand.report.verdict import cautions, verdict
+from evenhand.report.verdict import tested_on as which_test
 
 NASTY = "<script>alert('x')</script>"
 VOID = {"meta", "br", "link", "path", "use", "image", "rect"}
@@ -349,6 +350,6 @@ def test_splits_that_vary_with_the_seed_are_said_and_no_fault(
     told = str(cautions(group_runs(records)))
     assert warned in told
     assert bool(told) == bool(warned)
-    assert tested_on(group_runs(records))[1].startswith(ANEW) == noted
+    assert which_test(group_runs(records))[1].startswith(ANEW) == noted
     if noted and len(runs) > 2:
         assert Page(render(records)).text.count(ANEW) == 1

@@ -199,7 +199,7 @@ def test_trap_18_the_log_of_a_killed_run_has_every_row_once(killed: Killed) -> N
 
 def test_trap_18_a_killed_run_is_described_in_full(killed: Killed) -> None:
     names = {"environment.json", "last.pt", "best.pt", "log.jsonl", "measure.json", "recipe.toml", "streams.json"}
-    names |= {"model.json", "confusion.npz"}
+    names |= {"model.json", "confusion.npz", "predictions.csv", "examples.json"}
     assert {p.name for p in killed[0].iterdir()} == names
     assert {p.name for p in killed[1].iterdir() if p.suffix != ".part"} == names
 

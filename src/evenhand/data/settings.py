@@ -15,7 +15,8 @@ from evenhand.settings import Settings
 
 STEPS = (
     "crop", "flip", "centre-crop", "resized-crop", "jitter", "grayscale", "blur", "cutout", "erase",
-    "randaugment", "autoaugment",
+    "randaugment", "autoaugment", "crop-reflect", "resized-crop-bicubic", "resize", "jitter-0.3", "three-augment",
+    "randaugment-deit", "erase-noise",
 )  # fmt: skip
 MOST = 10**12  # samples: beyond it is a slip of the pen
 
@@ -88,7 +89,8 @@ class DataSettings(Settings):
     @property
     def in_memory(self) -> bool | None:
         """False where a view cuts random boxes out of whole pictures: these then stay files, whatever their size."""
-        return False if "resized-crop" in (*self.augment, *self.strong) else None
+        boxes = {"resized-crop", "resized-crop-bicubic"}
+        return False if boxes & {*self.augment, *self.strong} else None
 
     @field_validator("order")
     @classmethod

@@ -109,8 +109,10 @@ def write_cycles_report(folders: Sequence[Path], out: Path) -> Path:
         ("chosen", "What was chosen", joined(
             parts.fold(f"{g.name}, seed {g.seeds[0]}", _chosen(g), i < OPENED) for i, g in enumerate(groups))),
     ]  # fmt: skip
+    script, script_hash = markup.script("page.js")
     page = markup.render(
-        "page.html", title=", ".join(g.name for g in groups), verdict=verdict(groups), cautions=Markup(""),
+        "page.html", script=script, script_hash=script_hash, advice="", title=", ".join(g.name for g in groups),
+        verdict=verdict(groups), cautions=Markup(""),
         sections=sections,
     )  # fmt: skip
     atomic.write(out, page, "choose another place")

@@ -345,5 +345,5 @@ def test_trap_17_importing_needs_no_client_and_little_time() -> None:
         "before = set(sys.modules); import evenhand.data;"
         "new = set(sys.modules) - before; assert not {'PIL', 'matplotlib', 'pydantic', 'pip'} & new, new"
     )
-    source = Path(catalogue.__file__).parents[2]
+    source = Path(catalogue.__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"})

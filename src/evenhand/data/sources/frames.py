@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
+
+if TYPE_CHECKING:  # decoding is asked for later than the data, if at all
+    from PIL.Image import Image
 
 How = Literal["crop", "pad", "squash"]
 Asked = Literal["auto", "crop", "pad", "squash"]
@@ -93,8 +95,10 @@ def random_box(width: int, height: int, draws: Tensor, scale: Range = BOXES[0], 
     return left, top, left + w, top + h
 
 
-def cut(picture: Image.Image, box: Box, side: int) -> Image.Image:
+def cut(picture: Image, box: Box, side: int) -> Image:
     """That box of a picture, scaled to ``side``; what lies beyond the picture is filled."""
+    from PIL import Image
+
     left, top, right, bottom = box
     inside = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
     if min(left, top) >= 0 and right <= picture.width + 1 and bottom <= picture.height + 1:  # but for rounding, inside
@@ -110,6 +114,8 @@ def cut(picture: Image.Image, box: Box, side: int) -> Image.Image:
 
 def cut_arrays(images: Tensor, frame: Frame) -> Tensor:
     """uint8 (N, C, H, W), C 1 or 3, to (N, C, side, side), exactly as files are framed."""
+    from PIL import Image
+
     box = frame.box(images.shape[-1], images.shape[-2])
     framed = torch.empty(*images.shape[:2], frame.side, frame.side, dtype=torch.uint8)
     for at, image in enumerate(images):
