@@ -1,7 +1,7 @@
 "use strict";
 const at = id => document.getElementById(id);
 const KEYS = 9; // classes that have a digit of their own
-let state = null, current = null, shown = [], busy = false;
+let state = null, current = null, shown = [], busy = false, waiting = null;
 
 function make(kind, text, attributes = {}) {
   const element = Object.assign(document.createElement(kind), attributes);
@@ -21,18 +21,21 @@ async function ask(path, body) {
   throw new Error(Array.isArray(why) ? why.map(one => one.msg).join("; ") : why || answer.statusText);
 }
 
-// One request at a time, so that a key held down answers one sample.
-async function act(work) {
-  if (busy) return;
+// One request at a time, so that a key held down answers one sample; what must not be lost waits its turn.
+async function act(work, later = false) {
+  if (busy) { if (later) waiting = work; return; }
   busy = true;
   at("error").hidden = true;
   try { await work(); }
   catch (error) { at("error").textContent = error.message; at("error").hidden = false; }
   finally { busy = false; }
+  const next = waiting;
+  waiting = null;
+  if (next) await act(next);
 }
 
 const labeller = () => at("labeller").value.trim() || "me";
-const load = () => act(async () => see(await ask("/api/state?labeller=" + encodeURIComponent(labeller()))));
+const load = () => act(async () => see(await ask("/api/state?labeller=" + encodeURIComponent(labeller()))), true);
 const answer = (label, more = {}) => current && act(async () =>
   see(await ask("/api/answers", { rank: current.rank, label, labeller: labeller(), ...more })));
 const undo = () => act(async () => {
