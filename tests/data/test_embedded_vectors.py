@@ -186,7 +186,7 @@ def trained(tmp_path: Path, data: dict[str, Any], net: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("net", ["mlp", "mlp-bn"])
+@pytest.mark.parametrize("net", ["linear", "mlp", "mlp-bn"])
 def test_a_classifier_learns_from_vectors(tmp_path: Path, net: str) -> None:
     features = own_features(tmp_path / "f.npz", per_class=60)
     assert trained(tmp_path, {"set": features}, net)["accuracy"] > 0.6

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenhand.nets import NETS, CosineHead, HeadedNet, build_net, make_head, reads_text
+from evenhand.nets import NETS, CosineHead, HeadedNet, build_net, make_head, reads_text, reads_vectors
 from evenhand.nets.cifar import BasicBlock, CifarResNet, shortcut_a
 from evenhand.nets.wide import WideBlock
 
-FOR_IMAGES = sorted(name for name in NETS if not reads_text(name) and not name.startswith("mlp"))
+FOR_IMAGES = sorted(name for name in NETS if not reads_text(name) and not reads_vectors(name))
 
 
 def seeded(name: str, seed: int = 0, **options: object) -> HeadedNet:

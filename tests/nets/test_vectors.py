@@ -22,6 +22,15 @@ def test_two_hidden_layers(name: str, norm: bool) -> None:
     assert (net.features(x) >= 0).all()
 
 
+def test_linear_is_one_layer_on_the_samples_themselves() -> None:
+    net = build_net("linear", num_classes=3, inputs=5)
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    assert net.num_features == 5
+    assert torch.equal(net.features(x), x)
+    assert sum(p.numel() for p in net.parameters()) == 5 * 3 + 3
+    torch.testing.assert_close(net(x), x @ net.fc.weight.T + net.fc.bias)
+
+
 def test_images_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(2, 3, 8, 8\).*takes vectors.*set data.embed"):
         build_net("mlp", num_classes=2, inputs=3)(torch.zeros(2, 3, 8, 8))

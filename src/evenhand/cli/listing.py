@@ -91,11 +91,11 @@ def _recipes() -> Table:
 
 
 def _nets() -> Table:
-    from evenhand.nets import NETS, reads_text
+    from evenhand.nets import NETS, reads_text, reads_vectors
 
     table = _table(13, None)
     texts = [name for name in NETS if reads_text(name)]
-    vectors = [name for name in NETS if name.startswith("mlp")]
+    vectors = [name for name in NETS if reads_vectors(name)]
     table.add_row("images", ", ".join(name for name in NETS if name not in (*texts, *vectors)) + ", timm:NAME")
     table.add_row("texts", ", ".join(texts) + ", hf:FOLDER")
     table.add_row("vectors", ", ".join(vectors))

@@ -49,6 +49,7 @@ NETS: dict[str, Callable[[], Callable[..., HeadedNet]]] = {
     "resnet50-caffe": _lazy("published:CaffeResNet", 50),
     **{f"wrn28-{factor}": _lazy("wide:WideResNet", factor) for factor in (2, 8)},
     "mobilenet_v2": _lazy("mobilenet:MobileNetV2"),
+    "linear": _lazy("vectors:Perceptron", depth=0),
     "mlp": _lazy("vectors:Perceptron"),
     "mlp-bn": _lazy("vectors:Perceptron", batch_norm=True),
     "text-transformer": _lazy("text:TextTransformer"),
@@ -64,8 +65,13 @@ PRETRAINED = {"mobilenet_v2": "mobilenet_v2", "resnet18": "resnet18-folded", "re
 
 
 def reads_text(name: str) -> bool:
-    """Whether a network takes tokens; the others take images."""
+    """Whether a network takes tokens."""
     return name.startswith(("text-", HF))
+
+
+def reads_vectors(name: str) -> bool:
+    """Whether a network takes vectors; those that take neither these nor tokens take images."""
+    return name in ("linear", "mlp", "mlp-bn")
 
 
 def build_net(
