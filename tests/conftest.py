@@ -13,9 +13,12 @@ import hypothesis
 import pytest
 import torch
 
+from evenhand.memory import keep_freed
+
 Spawn = Callable[..., Path]
 
 torch.set_num_threads(1)
+keep_freed()
 hypothesis.settings.register_profile("calm", deadline=None)  # a busy machine is no fault of the code
 hypothesis.settings.load_profile("calm")
 

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from evenhand import atomic
 from evenhand.errors import UserError, did_you_mean
+from evenhand.memory import keep_freed
 from evenhand.report.page import write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import by_task, group_runs
@@ -120,6 +121,7 @@ def _done(folder: Path, recipe: Recipe) -> bool:
 
 def train_all(recipes: list[Recipe], jobs: int) -> None:
     """Train them, some at a time; whoever interrupts it learns how to go on."""
+    keep_freed()
     try:
         _train_all(recipes, jobs)
     except KeyboardInterrupt as stop:
@@ -135,7 +137,7 @@ def _train_all(recipes: list[Recipe], jobs: int) -> None:
             if not (Path(recipe.run.folder) / "measure.json").exists():
                 raise UserError(f"{recipe.run.folder} is paused: repeat the command to go on")
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=keep_freed) as pool:
         quiet = [r.model_copy(update={"run": r.run.model_copy(update={"progress": False})}) for r in recipes]
         waiting = [pool.submit(train, recipe) for recipe in quiet]
         for number, finished in enumerate(as_completed(waiting), 1):
