@@ -36,3 +36,13 @@ def mix(seed: int, *parts: int | str) -> int:
 def dice(seed: int, *parts: int | str) -> torch.Generator:
     """A CPU generator of its own for each purpose, seeded by ``mix(seed, *parts)``."""
     return torch.Generator().manual_seed(mix(seed, *parts))
+
+
+def reseed(seed: int) -> None:
+    """Seed torch's global generators of the devices in use.
+
+    ``torch.manual_seed`` also keeps a trace of the call for each kind of device that is not, 0.7 ms every time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)

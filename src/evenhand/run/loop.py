@@ -19,7 +19,7 @@ from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.stream import Streams, decoded_by
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Method, Progress
-from evenhand.randomness import mix
+from evenhand.randomness import mix, reseed
 from evenhand.run.checkpoints import Checkpoints, diverged
 from evenhand.run.log import Log, Meter
 from evenhand.run.settings import Run
@@ -62,7 +62,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 batches = _zip(opened(fresh or method.feeds(streams)), step, total)
             method.schedule(at)
             # Dropout and the like draw from the global generator: a step's draws depend on nothing before it.
-            torch.manual_seed(mix(run.seed, "step", step, parallel.rank()))
+            reseed(mix(run.seed, "step", step, parallel.rank()))
             batch = next(batches)
             meter.add(method.update(batch))
             seen += sum(len(part.indices) for part in batch.values())

@@ -25,7 +25,7 @@ from evenhand.methods.adapt.detector import Detector, DetectorTable, Pass, Scala
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import reverse_gradient
 from evenhand.pieces.sam import SAM
-from evenhand.randomness import mix
+from evenhand.randomness import mix, reseed
 
 
 class DAFasterSettings(DetectorTable):
@@ -146,7 +146,7 @@ class DAFaster(Detector):
     def _dropping(self) -> Iterator[None]:
         """Dropout draws from the global generators: here from this step's own seed, every time the same."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(mix(self.seed, "dropout", self.at.step, parallel.rank()))
+            reseed(mix(self.seed, "dropout", self.at.step, parallel.rank()))
             yield
 
     def _disagreement(self, heads: Any, levels: list[Tensor], vectors: Tensor, counts: list[int]) -> Tensor:
