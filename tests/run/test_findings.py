@@ -166,7 +166,7 @@ def test_frozen_features_come_first_and_the_reason_is_written_down(
 ) -> None:
     recipe = choose(str(photos))
     assert (recipe.data.set, recipe.data.embed, recipe.data.embed_size) == ("mine", "mobilenet_v2", 224)
-    assert (recipe.method.loss, recipe.method.net.name, recipe.method.batch) == ("la", "mlp", 32)
+    assert (recipe.method.loss, recipe.method.net.name, recipe.method.batch) == ("la", "linear", 32)
     assert recipe.run.folder == "runs/mine-first-0"
     assert "chosen for mine: the largest class has 4.0 times" in recipe.toml()
     said = capsys.readouterr().out

@@ -110,7 +110,8 @@ def test_a_box_beyond_the_right_edge_is_filled_there() -> None:
     ("sizes", "how"),
     [
         ([(100, 100)] * 9 + [(100, 300)], "crop"),  # one odd picture in ten decides nothing
-        ([(120, 100)] * 10, "crop"),
+        ([(108, 100)] * 10, "crop"),
+        ([(112, 92)] * 10, "squash"),  # ORL's faces: a crop cost 2 points
         ([(400, 300)] * 10, "squash"),  # all alike
         ([(400, 300), (300, 400)] * 5, "pad"),
         ([(100, 300)] * 10, "pad"),  # too tall to stretch
