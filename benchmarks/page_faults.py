@@ -14,8 +14,8 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy
 
-from evenhand.memory import keep_freed
 from evenhand.nets import build_net
+from evenhand.process import keep_freed
 
 CASES = {
     "embed photographs, MobileNetV2, 32 at 224 px": ("mobilenet_v2", 32, 224, False),

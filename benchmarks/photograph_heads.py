@@ -14,7 +14,7 @@ import json
 import statistics
 from pathlib import Path
 
-from evenhand.memory import keep_freed
+from evenhand.process import keep_freed
 from evenhand.run.opening import read_data
 from evenhand.run.training import train
 from photographs import IMBALANCE, PACKAGES, class_folders, recipe_for

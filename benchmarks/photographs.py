@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from evenhand.data.sets.packages import Package, obtain_package
-from evenhand.memory import keep_freed
+from evenhand.process import keep_freed
 from evenhand.randomness import dice
 from evenhand.run.opening import read_data
 from evenhand.run.recipe import Recipe, load_recipe

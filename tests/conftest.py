@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 import torch
 
-from evenhand.memory import keep_freed
+from evenhand.process import keep_freed
 
 Spawn = Callable[..., Path]
 

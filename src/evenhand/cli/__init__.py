@@ -58,8 +58,9 @@ def _whole(
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     from evenhand.errors import UserError, plain_warnings
-    from evenhand.memory import keep_freed
+    from evenhand.process import keep_freed, wait_politely
 
+    wait_politely()
     keep_freed()
     if Path(sys.argv[0]).name == "__main__.py":  # python -m evenhand: runs and tables record what can be typed again
         sys.argv[0] = "evenhand"

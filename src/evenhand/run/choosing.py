@@ -130,7 +130,9 @@ def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
         choice.name = "pretrained:fine-tune"
         choice.tell(f"all of {BACKBONE} is tuned, from ImageNet weights")
     else:
-        choice.tell(f"a linear classifier on frozen features of {BACKBONE}: the quick answer; --fine-tune is the slow one")
+        choice.tell(
+            f"a linear classifier on frozen features of {BACKBONE}: the quick answer; --fine-tune is the slow one"
+        )
     samples = sum(findings.train.values())
     choice.values["method.batch"] = str(32 if samples < 1000 or fine_tune else 64)
 

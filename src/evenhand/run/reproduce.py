@@ -20,7 +20,7 @@ from rich.console import Console
 
 from evenhand import atomic
 from evenhand.errors import UserError, did_you_mean
-from evenhand.memory import keep_freed
+from evenhand.process import keep_freed
 from evenhand.report.page import write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import by_task, group_runs
