@@ -181,6 +181,7 @@ def about(model: Model) -> dict[str, str]:
         how = f"{cut}, bilinear; channels first, 0..255"
         frame = {
             "mode": files.mode, "side": str(files.size), "resize": str(files.resize), "frame": files.frame.how,
+            "border": json.dumps(FILL_GREY if files.mode == "L" else FILL),
         }  # fmt: skip
         return told | frame | {"shape": shape, "preprocessing": how}
     if reads == "vectors":
