@@ -28,7 +28,7 @@ RULES = ("ce", "la")
 def validated(name: str, seed: int, folder: Path, out: Path) -> dict[tuple, float]:
     """{(setting, rule): mean recall on validation, %} of one set and split; what is missing is trained."""
     found, data = {}, None
-    most = int(0.7 * 0.65 * min(len(list(kind.iterdir())) for kind in folder.iterdir()))  # once both shares are out
+    most = int(0.68**2 * min(len(list(kind.iterdir())) for kind in folder.iterdir()))  # what both shares leave
     fewer = {"data.n_max": most, "data.imbalance": min(IMBALANCE[name], most)} if IMBALANCE[name] > 1 else {}
     for setting, rule in itertools.product(SETTINGS, RULES):
         net, optim, rate = setting
