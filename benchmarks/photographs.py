@@ -64,7 +64,7 @@ STARTS = {
     "fine-tune": ("pretrained:fine-tune", ["data.size=96"]),
 }
 
-EPOCHS = {("cells", "scratch"): 15, ("cells", "fine-tune"): 3}  # thirteen times the images of the others
+EPOCHS = {("cells", "scratch"): 10, ("cells", "fine-tune"): 2}  # thirteen times the images of the others
 
 
 def class_folders(name: str, out: Path) -> Path:
