@@ -58,9 +58,14 @@ def test_picture_has_a_colour_for_each_class_and_a_point_for_a_collapsed_one(tmp
     labels = torch.arange(2).repeat(50)
     w = torch.randn(100, 5, generator=seeded()) + 10.0 * labels[:, None]
     w[labels == 0] = 0
-    write_plane(tmp_path / "latents.png", w, labels)
-    pixels = np.asarray(Image.open(tmp_path / "latents.png")).reshape(-1, 3)
+    write_plane(tmp_path / "latents.png", w, labels, ("a", "b"))
+    picture = np.asarray(Image.open(tmp_path / "latents.png"))
+    pixels = picture[:, :480].reshape(-1, 3)
     colours, counts = np.unique(pixels, axis=0, return_counts=True)
     assert len(colours) == 3  # white and two classes
     inked = sorted(counts)[:2]
     assert inked[0] < 40 < 400 < inked[1]
+    legend = {tuple(colour) for colour in picture[:, 480:].reshape(-1, 3).tolist()}
+    assert {tuple(colour) for colour in colours.tolist()} <= legend
+    write_plane(tmp_path / "many.png", w, labels, tuple(map(str, range(26))))
+    assert Image.open(tmp_path / "many.png").size == (480, 480)  # too many classes to name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from evenhand.errors import UserError
 from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
 from evenhand.methods.generate.stylegan_tables import check_style, side_of
 from evenhand.methods.recognise.classifier import LongTailClassifier
+from evenhand.nets.stylegan2 import Generator
 from evenhand.pieces.spectral import conditional_parameters
 from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
@@ -35,6 +37,38 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)
+
+
+# starting from a file
+
+
+def test_both_players_start_from_files_of_their_own(data: Data, judge: LongTailClassifier, tmp_path: Path) -> None:
+    plain = build(data, judge)
+    for net in (plain.generator.net, plain.discriminator.net):
+        for parameter in net.parameters():
+            parameter.data += 0.25
+    torch.save(plain.generator.net.state_dict(), tmp_path / "g.pt")
+    torch.save({"model": plain.discriminator.net.state_dict()}, tmp_path / "d.pt")
+    files = {"weights_g": str(tmp_path / "g.pt"), "weights_d": str(tmp_path / "d.pt")}
+    both = build(data, judge, net={**NET, **files})
+    only = build(data, judge, net={**NET, "weights_d": files["weights_d"]})
+    for made, wanted in ((both, True), (only, False)):
+        assert same(made.generator.net.state_dict(), plain.generator.net.state_dict()) == wanted
+        assert same(made.generator.average.state_dict(), plain.generator.net.state_dict()) == wanted
+        assert same(made.discriminator.net.state_dict(), plain.discriminator.net.state_dict())
+    assert both.settings.net.as_trained() == plain.settings.net  # a finished run needs no file
+
+
+def test_files_that_do_not_fit_are_refused_before_anything_is_trained(data: Data, tmp_path: Path) -> None:
+    other = Generator(32, 3, 10, base=64, widest=6, latent=6, style=5, mapping_layers=2)
+    torch.save(other.state_dict(), tmp_path / "g.pt")
+    settings = StyleGAN2.table(**{**BASE, "net": {**NET, "weights_g": str(tmp_path / "g.pt")}})
+    with pytest.raises(UserError, match=r"method.net.weights_g: weights '.*' do not fit: mis-shaped .* for "):
+        check_style(settings, data, ["annotator"])
+    torch.save({"g": other}, tmp_path / "code.pt")
+    settings = StyleGAN2.table(**{**BASE, "net": {**NET, "weights_d": str(tmp_path / "code.pt")}})
+    with pytest.raises(UserError, match=r"method.net.weights_d: .* refused: they hold Python objects"):
+        check_style(settings, data, ["annotator"])
 
 
 # NoisyTwins

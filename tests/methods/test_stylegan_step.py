@@ -51,6 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
     "noisy-twins": {"twins": TWINS, "mixing": 1.0, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2},
     "noise": {"twins": TWINS | {"strength": 0.0}},
     "twins": {"twins": TWINS | {"sigma": 0.0, "start": 0}},
+    "vicreg": {"twins": TWINS | {"kind": "vicreg"}},
+    "simclr": {"twins": TWINS | {"kind": "simclr", "temperature": 0.3}},
 }
 
 
@@ -164,7 +166,21 @@ class Written:
         return self.D(images, labels if self.o["condition"] != "none" else None)
 
     def twins_loss(self, w: Tensor) -> Tensor:
-        half = len(w) // 2
+        half, kind = len(w) // 2, self.o["twins"].get("kind", "barlow")
+        if kind == "vicreg":
+            loss = 25 * ((w[:half] - w[half:]) ** 2).sum() / half
+            for x in (w[:half], w[half:]):
+                cov = torch.cov(x.T)
+                std = torch.sqrt(cov.diag() + 1e-4)
+                loss = (
+                    loss + 25 * torch.clamp(1 - std, min=0).mean() + (cov**2 - cov.diag().diag() ** 2).sum() / len(cov)
+                )
+            return loss
+        if kind == "simclr":
+            u = w / w.norm(dim=1, keepdim=True)
+            e = torch.exp(u @ u.T / self.o["twins"]["temperature"])
+            own = [-torch.log(e[i, (i + half) % len(w)] / (e[i].sum() - e[i, i])) for i in range(len(w))]
+            return torch.stack(own).mean()
         a, b = ((x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + 1e-5) for x in (w[:half], w[half:]))
         c = a.T @ b / half
         loss = torch.zeros(())
@@ -283,10 +299,11 @@ def test_defaults_are_the_papers() -> None:
         "path_every": 4, "path_start": 0, "ema_kimg": 20.0, "ema_rampup": 0.0, "diffaugment": [], "ada": None,
         "lecam": 0.0, "lecam_start": 1, "gsr": None,
         "net": {"base": 16384, "widest": 512, "latent": 512, "style": 512, "mapping_layers": 8, "residual": True,
-                "group": 8, "noise": "random"},
+                "group": 8, "noise": "random", "weights_g": "", "weights_d": ""},
         "optim_g": {"lr": 2.5e-3, "beta1": 0.0, "beta2": 0.99, "eps": 1e-8, "clip": None, "precision": "float32"},
         "optim_d": {"lr": 2.5e-3, "beta1": 0.0, "beta2": 0.99, "eps": 1e-8, "clip": None, "precision": "float32"},
-        "twins": {"sigma": 0.75, "alpha": 0.99, "strength": 0.01, "off_diagonal": 0.05, "start": 0},
+        "twins": {"sigma": 0.75, "alpha": 0.99, "strength": 0.01, "kind": "barlow", "off_diagonal": 0.05,
+                  "temperature": 0.5, "start": 0},
     }  # fmt: skip
     assert StyleGAN2.table().twins is None
     net = nn.Linear(1, 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from markupsafe import escape
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from evenhand import parallel
 from evenhand.cli import app
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
+from evenhand.measure.latents import write_plane
 from evenhand.measure.sheet import write_sheet
 from evenhand.report.gallery import load_sheet, pictures_section
 from evenhand.report.generate import basis, judged_apart, troubles
@@ -257,6 +259,21 @@ def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream
     assert all(a.startswith("data:image/png;base64,") for a in addresses)
     assert pixels(base64.b64decode(addresses[1].partition(",")[2])) == [100] * 10
     assert text == write_report(runs, tmp_path / "again.html").read_text()
+
+
+def test_page_shows_the_styles_of_those_that_have_some(tmp_path: Path) -> None:
+    plain, styled = make_run(tmp_path, "sngan"), make_run(tmp_path, "twins", strength=1, z_sensitivity=[0.9, 0.5, 0.04])
+    assert "Styles of" not in render(loaded(plain))
+    write_plane(styled / "latents.png", torch.randn(9, 4), torch.arange(9) % 3, ("a", "b", "c"))
+    text = render(loaded(plain, styled))
+    assert text.count("Styles of twins, seed 0: the mapping network") == 1
+    rarest = json.loads((styled / "measure.json").read_text())["classes"][2]
+    assert f"matters least to {escape(rarest)}: 0.04 of all" in text
+    (picture,) = re.findall(r'alt="latents of twins, seed 0" src="data:image/png;base64,([^"]*)"', text)
+    assert Image.open(io.BytesIO(base64.b64decode(picture))).size == (640, 480)
+    (styled / "latents.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match="measure the run again"):
+        render(loaded(styled))
 
 
 def test_mixed_reports_show_both(tmp_path: Path) -> None:

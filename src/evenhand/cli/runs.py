@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from evenhand.cli.common import Set, stoppable
+
+Rule = Literal["asked", "annotator"]
 
 
 def measure(
@@ -52,6 +56,35 @@ def sample(
 
     folder = sample_run(run, class_, count, out, seed=seed)
     print(f"{folder}   look: {folder / 'contact-sheet.png'}")
+
+
+def synthetic(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished generators of the same data.")],
+    recipe: Annotated[str, typer.Option(help="The classifier: one of ours, or a TOML file.")] = "synthetic",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="1 leaves out seed 0, on which settings were tried.")] = 0,
+    labels: Annotated[Rule, typer.Option(help="Of drawn images: as asked for, or the annotator's, for all.")] = "asked",
+    annotator: Annotated[
+        Path | None, typer.Option(help="Run of a classifier that names them. Default: the generators' own.")
+    ] = None,
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="Fill each class up to so many. Default: the largest class's number.")
+    ] = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for runs and table.")] = Path("runs/synthetic"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; on a CPU, one for each core.")] = 1,
+) -> None:
+    """Does synthetic data help? Classifiers on real images, with the usual remedies, and with generated ones.
+
+    Repeat the same command to go on after an interruption: finished runs are kept.
+    """
+    from evenhand.run.synthetic import synthetic as compare
+
+    with stoppable():
+        compare(
+            runs, recipe=recipe, seeds=seeds, first_seed=first_seed, labels=labels, annotator=annotator,
+            per_class=per_class, overrides=set_ or (), out=out, jobs=jobs,
+        )  # fmt: skip
 
 
 def report(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evenhand.data.added import read_added
 from evenhand.data.copies import copies
 from evenhand.data.domains import read_domains
 from evenhand.data.facts import Facts
@@ -19,7 +20,7 @@ from evenhand.data.settings import DataSettings, refuse_of_texts, refuse_of_vect
 from evenhand.data.sources.frames import How
 from evenhand.data.sources.tables import Table
 from evenhand.data.splits import head_mid_tail, longtail_subset
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.stream import Stream, Streams, join
 from evenhand.data.tokenising import make_vocabulary, tokenise
 from evenhand.data.uneven import make_longtailed
 from evenhand.data.views.images import build
@@ -107,7 +108,7 @@ def prepare_data(
     with users_mistake("[data]"):
         if whole and settings.enlarge is not None:
             raise UserError("data.enlarge changes views, but a generator draws images as they are stored; leave it out")
-        streams, seen = _streams(_as_framed(settings, facts), whole=whole, embed=embed)
+        streams, seen = _streams(_as_framed(settings, facts), whole=whole or settings.whole, embed=embed)
         return around(settings, streams, facts, seen=seen)
 
 
@@ -123,7 +124,17 @@ def around(settings: DataSettings, streams: Streams, facts: Facts | None = None,
             vocabulary = make_vocabulary(settings.text, streams, facts.words if facts is not None else None)
             facts = facts or _facts_of_texts(settings, streams, vocabulary)
             streams = tokenise(streams, vocabulary, translations=facts.translations)
-        return data_of(settings, facts or _facts_of_samples(settings, train, seen or Seen.of(train)), streams)
+        facts = facts or _facts_of_samples(settings, train, seen or Seen.of(train))
+        return data_of(settings, *_with_added(facts, streams))
+
+
+def _with_added(facts: Facts, streams: Streams) -> tuple[Facts, Streams]:
+    """Added samples count in training; groups and statistics stay those of the data without them."""
+    if "added" not in streams:
+        return facts, streams
+    train = join([streams["labelled"], streams["added"]], "labelled")
+    rest = {name: stream for name, stream in streams.items() if name != "added"}
+    return facts.model_copy(update={"counts": train.counts}), rest | {"labelled": train}
 
 
 def data_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -164,6 +175,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     adapting = bool(settings.target)
     if settings.source and not adapting:
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
+    if settings.added and adapting:
+        raise UserError("data.added is for data of one domain; leave it out, or name it among data.source")
     for key in ("labels", "target_max", "target_test_share"):
         if getattr(settings, key) and not adapting:
             raise UserError(f"data.{key} is about the domain to adapt to; name it in data.target")
@@ -171,6 +184,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     seen, test, val = Seen.of(parts["train"]), parts.get("test"), parts.get("val")
     share = settings.val_share if settings.val_share is not None else 0.1 * adapting
     refuse_without_effect(settings, parts)
+    if settings.added:
+        parts["added"] = read_added(settings, parts["train"], whole=whole)
     parting = (test is None and not adapting) or (val is None and bool(settings.val_per_class or share))
     groups = copies(parts["train"]) if parting else torch.empty(0)  # of pictures, not of their features
     if settings.embed:
@@ -211,6 +226,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         streams["test"] = test
     if "unlabelled" in parts:
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
+    if "added" in parts:
+        streams["added"] = parts["added"]
     return streams, seen
 
 

@@ -41,6 +41,7 @@ class DataSettings(Settings):
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
     frame: Asked = Field("auto", description="crop, pad or squash pictures to squares; auto chooses by their aspect")
     squares: bool = Field(False, description="large files in training: random squares of the shorter side, not boxes")
+    whole: bool = Field(False, description="files lose no margin and are not framed at random, as generators read them")
     enlarge: int | None = Field(None, gt=0, le=2**12, description="side that views enlarge images to, such as 224")
     embed: str = Field(
         "",
@@ -58,6 +59,9 @@ class DataSettings(Settings):
     unlabelled_max: int | None = Field(None, gt=0, le=MOST, description="as n_max, of unlabelled samples of the rest")
     unlabelled_kind: Literal["equal", "uniform", "inverted"] = Field("equal", description="their profile")
     labelled_share: float = Field(1.0, gt=0, le=1, description="of every class, once long-tailed; the rest unlabelled")
+    added: str = Field(
+        "", description="more training samples, such as drawn ones, beside those left: a folder, CSV or .npz"
+    )
     order: str | list[str] = Field("index", description="most frequent class first: index, reversed, or class names")
     by_frequency: bool = Field(False, description="renumber classes by descending training count (image lists)")
     val_per_class: int = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from evenhand import atomic
 from evenhand.measure.shift import principal_plane
 
-SIDE, EDGE, DOT = 480, 12, 2  # pixels of a picture
+SIDE, EDGE, DOT = 480, 12, 2  # pixels of a picture ...
+LEGEND, LINE, NAMED = 160, 18, 25  # ... and of the names beside it, of at most so many classes
 
 
 def z_sensitivity(w: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -31,18 +33,27 @@ def z_sensitivity(w: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     return torch.stack([spread.to(whole) for spread in spreads]) / whole
 
 
-def write_plane(path: Path, w: Tensor, labels: Tensor) -> None:
-    """A picture of latents (N, d) in the plane of their largest variance, coloured by class.
+def write_plane(path: Path, w: Tensor, labels: Tensor, classes: Sequence[str]) -> None:
+    """A picture of latents (N, d) in the plane of their largest variance, coloured by class, with a legend.
 
     A class that has collapsed is a point; classes that are confused lie on each other.
     """
     points = principal_plane(w)
     points = (points - points.amin(0)) / (points.amax(0) - points.amin(0)).clamp_min(1e-12)
-    picture = Image.new("RGB", (SIDE, SIDE), "white")
-    pen, classes = ImageDraw.Draw(picture), int(labels.max()) + 1
+    named = list(classes) if len(classes) <= NAMED else []
+    picture = Image.new("RGB", (SIDE + LEGEND * bool(named), SIDE), "white")
+    pen = ImageDraw.Draw(picture)
     for (x, y), k in zip((EDGE + points * (SIDE - 2 * EDGE)).tolist(), labels.tolist(), strict=True):
-        red, green, blue = (round(255 * part) for part in hsv_to_rgb(k / classes, 0.8, 0.8))
-        pen.ellipse((x - DOT, SIDE - y - DOT, x + DOT, SIDE - y + DOT), fill=(red, green, blue))
+        pen.ellipse((x - DOT, SIDE - y - DOT, x + DOT, SIDE - y + DOT), fill=_colour(k, len(classes)))
+    for k, name in enumerate(named):
+        top = EDGE + k * LINE
+        pen.rectangle((SIDE, top + 3, SIDE + 8, top + 11), fill=_colour(k, len(classes)))
+        pen.text((SIDE + 14, top), name[:22], fill="black")
     stored = io.BytesIO()
     picture.save(stored, "PNG")
     atomic.write(path, stored.getvalue())
+
+
+def _colour(k: int, classes: int) -> tuple[int, int, int]:
+    red, green, blue = hsv_to_rgb(k / classes, 0.8, 0.8)
+    return round(255 * red), round(255 * green), round(255 * blue)

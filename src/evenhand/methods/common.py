@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -30,7 +30,15 @@ WEIGHTS = f"to start from: file, or {', '.join(PRETRAINED)}; timm: pretrained; '
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
-class Net(Settings):
+class Started(Settings):
+    """A table of networks that may start from a file of weights."""
+
+    def as_trained(self) -> Self:
+        """The same networks without the weights they started from: a run has its own, and those may be gone."""
+        raise NotImplementedError
+
+
+class Net(Started):
     """A network by name."""
 
     name: str = Field("resnet32", description="see evenhand list nets")
@@ -63,8 +71,7 @@ class Net(Settings):
             return PRETRAINED[self.weights]
         return self.name
 
-    def as_trained(self) -> Net:
-        """The same network without the weights it started from: a run has its own, and those may be gone."""
+    def as_trained(self) -> Self:
         return self.model_copy(update={"name": self.variant(), "weights": None})
 
     def build(self, num_classes: int, inputs: int, head: HeadKind = "linear", *, distilled: bool = False) -> HeadedNet:

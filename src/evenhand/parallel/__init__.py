@@ -24,12 +24,12 @@ from evenhand.parallel.group import (
     start,
     world,
 )
-from evenhand.parallel.sums import gather, total
+from evenhand.parallel.sums import gather, stack, total
 
 __all__ = [
     "agreed_stop", "any_process", "average_gradients", "average_statistics", "averaging", "barrier",
     "first_on_machine", "gather", "is_writer", "join_batchnorm", "local_device", "local_statistics", "mean",
-    "rank", "share", "start", "total", "world",
+    "rank", "share", "stack", "start", "total", "world",
 ]  # fmt: skip
 
 

@@ -59,6 +59,33 @@ def load_sheet(folder: Path) -> Sheet | None:
 
 
 def pictures_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> Markup:
+    """Each class as drawn, then where there are some the latents that it is drawn from."""
+    return _galleries(groups) + joined(filter(None, map(_plane, groups)))
+
+
+def _plane(group: RunGroup) -> Markup | None:
+    """``latents.png`` of the group's first run that has one."""
+    record = next((r for r in group.measured if (r.folder / "latents.png").is_file()), None)
+    if record is None:
+        return None
+    path, out = record.folder / "latents.png", io.BytesIO()
+    try:
+        with Image.open(path) as picture:
+            picture.convert("RGB").save(out, "png", optimize=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); measure the run again") from error
+    shares = (record.measure or {}).get("z_sensitivity") or []
+    least = min(zip(shares, group.classes[0], strict=True), default=None)
+    said = f" The noise z matters least to {least[1]}: {least[0]:.2f} of all styles' variance." if least else ""
+    whose = f"{group.name}, {record.label}"
+    caption = (
+        f"Styles of {whose}: the mapping network's latents in the plane of their largest variance. A class that draws "
+        f"one image is a point; classes that are confused lie on each other.{said}"
+    )
+    return parts.contact_sheet(base64.b64encode(out.getvalue()).decode(), f"latents of {whose}", caption)
+
+
+def _galleries(groups: Sequence[RunGroup]) -> Markup:
     """For each set of classes a row per class: real images, then those of every group's first run that has some."""
     shown: dict[str, list[tuple[RunGroup, RunRecord, Sheet]]] = {}
     for group in groups:

@@ -229,6 +229,7 @@ class Parts(BaseModel):
     classifier_score: ClassifierScore | None = None
     class_fid: list[Judged] | None = None
     sigma_gain: list[list[float]] | None = None  # (layers, K)
+    z_sensitivity: list[float] | None = None  # (K,)
 
 
 SECTIONS = Sections(

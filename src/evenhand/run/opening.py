@@ -18,7 +18,7 @@ from evenhand.data.scenes import prepare_scenes, scenes_of
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.measure.frozen import check_backbone, embed, kept_backbone
 from evenhand.methods import method_class
-from evenhand.methods.common import Net
+from evenhand.methods.common import Net, Started
 from evenhand.methods.protocol import Method
 from evenhand.nets import PRETRAINED, reads_text
 from evenhand.randomness import mix
@@ -118,7 +118,7 @@ def _views(recipe: Recipe, model: Model) -> Data:
 def _as_trained(recipe: Recipe) -> Recipe:
     """Without the weights that networks started from."""
     tables = {key: getattr(recipe.method, key) for key in type(recipe.method).model_fields}
-    nets = {key: net.as_trained() for key, net in tables.items() if isinstance(net, Net)}
+    nets = {key: net.as_trained() for key, net in tables.items() if isinstance(net, Started)}
     return recipe.model_copy(update={"method": recipe.method.model_copy(update=nets)})
 
 

@@ -70,7 +70,7 @@ def reproduce(
         for seed in range(first_seed, first_seed + seeds)
         for variant in wanted
     }
-    train_all([recipe for path, recipe in recipes.items() if not _done(path, recipe)], jobs)
+    train_all([recipe for path, recipe in recipes.items() if not is_done(path, recipe)], jobs)
     runs = sorted(recipes, key=lambda path: wanted.index(path.name.rpartition("-")[0]) if wanted != [""] else 0)
     _conclude(folder, runs, recipes, {variant or Path(name).stem: recipe for variant, recipe in written.items()})
     return folder
@@ -108,7 +108,8 @@ def _can_split(recipes: list[Recipe]) -> bool:
     return True
 
 
-def _done(folder: Path, recipe: Recipe) -> bool:
+def is_done(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run of this very recipe is measured in this folder; another one's is refused."""
     if not (folder / "measure.json").exists():
         return False
     if load_recipe(folder / "recipe.toml").digest() != recipe.digest():

@@ -72,7 +72,7 @@ class Generate(Task):
 
         found: dict[str, Any] = {}
         if (latents := method.latents()) is not None and parallel.is_writer():
-            write_plane(folder / "latents.png", *latents)
+            write_plane(folder / "latents.png", *latents, method.data.classes)
         if "test" in data.streams:
             write_sheet(folder / "sheet.png", method, data.streams["test"], data.counts)
         if {"labelled", "test"} <= data.streams.keys():

@@ -33,7 +33,7 @@ from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, r1_penalty
 from evenhand.pieces.player import Player
 from evenhand.pieces.stylegan import agreement, average_decay, path_lengths
-from evenhand.pieces.twins import EmbeddingNoise, noise_scale, twins_loss
+from evenhand.pieces.twins import EmbeddingNoise, noise_scale
 from evenhand.randomness import dice
 
 MEAN_DECAY = 0.998  # of the mean style, for truncation
@@ -94,7 +94,7 @@ class StyleGAN2(GAN):
             first, second = ws[:, 0].chunk(2)  # as they left the mapping network: never mixed, one of the copies
             said |= agreement(first.detach(), second.detach())
             if self.step >= s.twins.start:
-                said["twins"] = twins_loss(first, second, off_diagonal=s.twins.off_diagonal)
+                said["twins"] = s.twins.loss(first, second)
                 loss = loss + s.twins.strength * said["twins"]
         for name, term in self.terms.items():
             said[name] = term(fakes, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -13,15 +13,19 @@ from evenhand import parallel
 from evenhand.data.prepared import Data
 from evenhand.errors import UserError
 from evenhand.measure.judging import Measure
+from evenhand.methods.common import Started
 from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.methods.generate.tables import Adam, check_drawing
 from evenhand.nets.stylegan2 import Discriminator, Generator
+from evenhand.nets.weights import load_weights
 from evenhand.pieces.gan_losses import Adversarial
 from evenhand.pieces.player import Player
+from evenhand.pieces.twin_losses import simclr_loss, vicreg_loss
+from evenhand.pieces.twins import twins_loss
 from evenhand.settings import Settings
 
 
-class StyleNets(Settings):
+class StyleNets(Started):
     """StyleGAN2's pair of networks."""
 
     base: int = Field(16384, gt=0, description="channels at a side are base / side ...")
@@ -32,6 +36,8 @@ class StyleNets(Settings):
     residual: bool = Field(True, description="linear ways beside the discriminator's blocks; false: 'orig'")
     group: int = Field(8, gt=0, description="images in a minibatch standard deviation, within a process; 1: off")
     noise: Literal["random", "none"] = Field("random", description="of training, added to the synthesis layers")
+    weights_g: str = Field("", description="file the generator starts from: names as in stylegan2-ada-pytorch")
+    weights_d: str = Field("", description="file the discriminator starts from; '': none")
 
     def build(self, size: int, channels: int, num_classes: int, condition: str) -> tuple[nn.Module, nn.Module]:
         classes = 0 if condition == "none" else num_classes
@@ -39,9 +45,19 @@ class StyleNets(Settings):
             size, channels, classes, latent=self.latent, style=self.style, base=self.base, widest=self.widest,
             mapping_layers=self.mapping_layers,
         )  # fmt: skip
-        return draws, Discriminator(
+        tells = Discriminator(
             size, channels, classes, base=self.base, widest=self.widest, group=self.group, residual=self.residual
         )
+        for key, net in (("weights_g", draws), ("weights_d", tells)):
+            if file := getattr(self, key):
+                try:
+                    load_weights(net, file)
+                except UserError as error:
+                    raise UserError(f"method.net.{key}: {error}") from error
+        return draws, tells
+
+    def as_trained(self) -> Self:
+        return self.model_copy(update={"weights_g": "", "weights_d": ""})
 
 
 class LazyAdam(Adam):
@@ -65,8 +81,20 @@ class TwinsSettings(Settings):
     sigma: float = Field(0.75, ge=0, description="mean std of the noise on class embeddings; 0: twins alone")
     alpha: float = Field(0.99, ge=0, lt=1, description="of the effective number: rare classes get more; 0: all alike")
     strength: float = Field(0.01, ge=0, description="weight of the twins' loss; 0: noise alone, and no twins")
-    off_diagonal: float = Field(0.05, ge=0, description="weight of correlations between dimensions of w")
+    kind: Literal["barlow", "vicreg", "simclr"] = Field("barlow", description="the paper's loss, or in its place")
+    off_diagonal: float = Field(0.05, ge=0, description="barlow: weight of correlations between dimensions of w")
+    temperature: float = Field(0.5, gt=0, description="simclr: of the cosines")
     start: int = Field(0, ge=0, description="step from which on the loss counts; twins are drawn from the first")
+
+    def loss(self, first: Tensor, second: Tensor) -> Tensor:
+        """Of the twins' styles (N, d)."""
+        match self.kind:
+            case "barlow":
+                return twins_loss(first, second, off_diagonal=self.off_diagonal)
+            case "vicreg":
+                return vicreg_loss(first, second)
+            case "simclr":
+                return simclr_loss(first, second, temperature=self.temperature)
 
 
 class ADASettings(Settings):
@@ -149,9 +177,12 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
         usable = max(2 * pairs, settings.batch // pairs * pairs)
         raise UserError(f"method.batch = {settings.batch} cannot be halved into twins{whose}: use {usable}")
     bounds = settings.net
-    if data.facts.kind == "images" and bounds.base < (side := side_of(size, settings.pad)):
+    side = side_of(size, settings.pad)
+    if data.facts.kind == "images" and bounds.base < side:
         raise UserError(f"method.net.base = {bounds.base} leaves no channels at {side} pixels: use at least {side}")
     check_drawing(settings, data, given)
+    if bounds.weights_g or bounds.weights_d:
+        bounds.build(side, data.inputs, classes, settings.condition)
 
 
 def check_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:
