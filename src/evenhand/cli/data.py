@@ -44,15 +44,16 @@ def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) ->
 
 @app.command("look")
 def look(
-    path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL or .npz.")],
+    path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL, .npz, or COCO file.")],
     html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of a COCO file's images. Default: beside it.")] = None,
 ) -> None:
     """What is in your data and what is wrong with it: every class, copies, damage, shift; which method to try."""
     from evenhand.run.advice import advise
     from evenhand.run.findings import find
     from evenhand.run.looking import facts, problems, tell
 
-    findings = find(path)
+    findings = find(path, root=root)
     advice = advise(findings)
     tell(findings, advice)
     if html is not None:

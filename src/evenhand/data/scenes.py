@@ -20,7 +20,10 @@ from evenhand.data.views.boxes import STRONG, BoxView
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.randomness import dice
 
-FOREIGN = ("embed", "imbalance", "n_max", "unlabelled_max", "val_per_class", "test_per_class", "by_frequency", "size")
+FOREIGN = (
+    "embed", "imbalance", "n_max", "unlabelled_max", "val_per_class", "test_per_class", "by_frequency", "size",
+    "skip_unreadable",
+)  # fmt: skip
 
 
 def prepare_scenes(settings: DataSettings, facts: Facts | None = None) -> Data:

@@ -58,6 +58,9 @@ def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
     if found := sorted(place.glob("*.json")):
         return {file.stem: list_coco(file, root) for file in found}
     if found := _split_files(place):
+        folders = [file.parent for file in found]
+        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
+            raise UserError(f"'{twice}' has {folders.count(twice)} .json files; keep the one with its boxes")
         return {SPLIT_FOLDERS[file.parent.name]: list_coco(file, root) for file in found}
     files = images_in(place)
     if not files:
@@ -67,6 +70,23 @@ def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
         )
     rows = [Annotated(file, 0, 0, [], [], []) for file in files]
     return {"unlabelled": Listed(rows, (), place, place.name, labelled=False)}
+
+
+def list_domains(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+    """Scenes at ``place``, or as "domain" or "domain/split" those of the folders in it; nothing if there are no boxes.
+
+    Domains with boxes come first.
+    """
+    if holds_scenes(place):
+        return list_scenes(place, root=root)
+    inside = folders_in(place) if place.is_dir() else []
+    labelled = [folder for folder in inside if holds_scenes(folder)]
+    others = [folder for folder in inside if folder not in labelled and images_in(folder)] if labelled else []
+    found = {}
+    for folder in (*labelled, *others):
+        for split, part in list_scenes(folder, root=root).items():
+            found[folder.name if split in ("all", "unlabelled") else f"{folder.name}/{split}"] = part
+    return found
 
 
 def holds_scenes(place: Path) -> bool:
@@ -89,13 +109,8 @@ def _is_cityscapes(place: Path) -> bool:
 
 def _split_files(place: Path) -> list[Path]:
     """``train/*.json``, ``valid/*.json``, ``test/*.json``: one in each folder, beside its images."""
-    found = []
-    for folder in folders_in(place):
-        files = sorted(folder.glob("*.json")) if folder.name in SPLIT_FOLDERS else []
-        if len(files) > 1:
-            raise UserError(f"'{folder}' has {len(files)} .json files; keep the one with its boxes")
-        found += files
-    return found
+    inside = [folder for folder in folders_in(place) if folder.name in SPLIT_FOLDERS]
+    return [file for folder in inside for file in sorted(folder.glob("*.json"))]
 
 
 def list_voc(folder: Path) -> dict[str, Listed]:
