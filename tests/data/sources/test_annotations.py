@@ -163,9 +163,9 @@ def test_domains_keep_the_classes_they_share_and_hide_the_target(tmp_path: Path)
     assert data.streams["test"].target.objects[0].labels.tolist() == [0]
 
 
-@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class"])
+@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class", "skip_unreadable"])
 def test_keys_without_effect_are_refused(key: str) -> None:
-    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3}[key]
+    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3, "skip_unreadable": True}[key]
     with pytest.raises(UserError, match=f"data.{key} has no effect"):
         prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], **{key: value}))
 
