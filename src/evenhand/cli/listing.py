@@ -104,10 +104,13 @@ def _nets() -> Table:
 
 def _data() -> Table:
     from evenhand.data.sets.catalogue import DATASETS
+    from evenhand.data.sets.scenes import SETS
 
     table = _table(13, None)
     for row in DATASETS.values():
         table.add_row(row.name, row.about)
+    for name, scenery in SETS.items():
+        table.add_row(name, scenery.about)
     table.add_row("shapes", "ten drawn shapes, 32 x 32 colour, made on the spot")
     table.add_row("phrases", "short texts on five subjects, made on the spot")
     return table

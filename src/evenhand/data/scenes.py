@@ -22,7 +22,7 @@ from evenhand.randomness import dice
 
 FOREIGN = (
     "embed", "imbalance", "n_max", "unlabelled_max", "val_per_class", "test_per_class", "by_frequency", "size", "added",
-    "whole",
+    "whole", "skip_unreadable",
 )  # fmt: skip
 
 

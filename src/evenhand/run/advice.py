@@ -55,6 +55,7 @@ def _fits(when: dict[str, Any], findings: Findings) -> bool:
     holds = {
         "kind": lambda wanted: findings.kind == wanted,
         "domains": lambda least: len(findings.domains) >= least,
+        "domains_below": lambda most: len(findings.domains) < most,
         "unlabelled_share": lambda least: share >= least,
         "imbalance": lambda least: findings.imbalance >= least,
         "imbalance_below": lambda most: findings.imbalance < most,

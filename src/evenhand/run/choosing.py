@@ -26,7 +26,7 @@ from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, recipe_names
 from evenhand.run.tables import parse_override
 
-TABLES = (".csv", ".tsv", ".jsonl", ".npz")
+TABLES = (".csv", ".tsv", ".jsonl", ".npz", ".json")
 SIDES = (224, 160, 128, 96)
 BACKBONE = "mobilenet_v2"
 LEAST = 3  # epochs; rather smaller images than fewer of them
@@ -84,7 +84,7 @@ def choose(
             f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, "
             "or set another run.folder"
         )
-    findings = find(path)
+    findings = find(path, root=own.get("data.root"))
     for line in (*facts(findings), *problems(findings)):
         say.print(line, highlight=False, markup=False, soft_wrap=True)
     _refuse(findings)
@@ -110,6 +110,10 @@ def _refuse(findings: Findings) -> None:
         raise UserError(f"{len(findings.unreadable)} files cannot be read, such as: {some}")
     if findings.empty:
         raise UserError(f"class folder '{findings.empty[0]}' is empty; add images or remove it")
+    if findings.objects is not None:
+        if findings.spoils:
+            raise UserError(next(problems(findings)).removeprefix("error: "))
+        return
     if len([n for n in findings.train.values() if n]) < 2:
         only = next(iter(findings.classes), "")
         raise UserError(f"'{findings.path}' has a single class, '{only}': put the images of each class in a folder")

@@ -28,7 +28,7 @@ from evenhand.methods import method_class
 from evenhand.methods.protocol import Recogniser
 from evenhand.run.handed import Inputs, labels_of, not_fitted, numbered
 from evenhand.run.opening import copy_model, open_run
-from evenhand.run.predicting import Model, load
+from evenhand.run.predicting import Model
 from evenhand.run.recipe import Recipe, load_recipe, validate
 from evenhand.run.tables import put
 from evenhand.run.training import train
@@ -167,7 +167,7 @@ class Classifier:
             for name, content in self._files.items():
                 Path(place, name).parent.mkdir(parents=True, exist_ok=True)
                 Path(place, name).write_bytes(content)
-            return load(Path(place, "model"), device=self.device)
+            return Model(open_run(Path(place, "model"), device=self.device))
 
     def _parts(self, samples: Any, y: np.ndarray, X_unlabelled: Any, X_val: Any, y_val: Any, recipe: Recipe) -> Streams:
         """Training, validation and unlabelled samples as streams."""

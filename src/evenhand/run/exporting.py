@@ -29,7 +29,8 @@ from evenhand.errors import UserError
 from evenhand.methods.protocol import Recogniser
 from evenhand.nets import HeadedNet
 from evenhand.run.cards import card, licence_of
-from evenhand.run.predicting import Model, load
+from evenhand.run.opening import open_run
+from evenhand.run.predicting import Model
 
 Format = Literal["onnx", "torch", "safetensors"]
 FILES: dict[Format, str] = {"onnx": "model.onnx", "torch": "model.pt2", "safetensors": "model.safetensors"}
@@ -128,7 +129,7 @@ def export(folder: str | Path, *, format: Format = "onnx", out: str | Path | Non
         raise UserError(f"format '{format}' is unknown; choose {', '.join(FILES)}")
     if format == "onnx":
         _needed()
-    model = load(folder, device="cpu")
+    model = Model(open_run(folder, device="cpu"))
     path = Path(out or Path(folder) / "export") / FILES[format]
     told = about(model)
     with atomic.replacing(path) as part:

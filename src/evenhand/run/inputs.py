@@ -16,10 +16,12 @@ from torch import Tensor
 
 from evenhand.data.prepared import Data
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources.annotations import read_coco
 from evenhand.data.sources.arrays import as_images, as_vectors
 from evenhand.data.sources.files import Files, convert
 from evenhand.data.sources.paths import existing, images_in, read_text, relative_names
-from evenhand.data.sources.source import Memory, Source, joined
+from evenhand.data.sources.scenes import Held, Scenes
+from evenhand.data.sources.source import Memory, Source, joined, reframed
 from evenhand.errors import UserError, did_you_mean
 
 LISTS = (".csv", ".tsv", ".txt")
@@ -39,7 +41,7 @@ class Inputs:
 
     @property
     def reads(self) -> str:
-        """What a single input is: "images", "vectors" or "texts"."""
+        """What a single input is: "images", "scenes" of any size, "vectors" or "texts"."""
         return "texts" if self.facts.kind == "tokens" else "images" if self.settings.embed else self.facts.kind
 
     def source(self, inputs: Any) -> Source:
@@ -74,11 +76,7 @@ class Inputs:
             else:
                 found += self._images_of(path, alone=len(paths) == 1)
         if found or not parts:
-            files, names = [path for path, _ in found], [name for _, name in found]
-            frame = self.facts.framing
-            parts.append(
-                Files(files, size=frame.side, mode=self.mode, resize=frame.resize, names=names, frame=frame.how)
-            )
+            parts.append(self._decoded([path for path, _ in found], [name for _, name in found]))
         if len(kinds := {part.kind for part in parts}) > 1:
             raise UserError(f"the inputs are {' and '.join(sorted(kinds))}; predict them one kind at a time")
         return joined(parts)
@@ -92,12 +90,21 @@ class Inputs:
         tokens = self.data.vocabulary.encode(texts)
         return Memory(torch.cat([tokens, torch.zeros_like(tokens)], 1) if self.facts.translations else tokens, names)
 
+    def _decoded(self, files: Sequence[Path], names: Sequence[str]) -> Source:
+        if self.reads == "scenes":
+            return Scenes(files, mode=self.mode, names=names)
+        frame = self.facts.framing
+        return Files(files, size=frame.side, mode=self.mode, resize=frame.resize, names=names, frame=frame.how)
+
     def _images_of(self, path: Path, *, alone: bool) -> list[tuple[Path, str]]:
         """Files with their names: from the folder down if it is the only one, else as they were given."""
         if path.is_dir():
             inside = images_in(path)
             names = relative_names(inside, path) if alone else [file.as_posix() for file in inside]
             return list(zip(inside, names, strict=True))
+        if self.reads == "scenes" and path.suffix.lower() == ".json":
+            coco = read_coco(path)
+            return [(coco.path(image), told["file_name"]) for image, told in coco.images.items()]
         if path.suffix.lower() not in LISTS:
             return [(path, str(path))]
         return [(path.parent / name, name) for name in _column(path, "path")]
@@ -111,7 +118,8 @@ class Inputs:
     def _array_of(self, path: Path) -> Source:
         array = _array(path)
         names = [f"{path.name}/{row}" for row in range(len(array))]
-        made = self._pictures if self.reads == "images" and not _is_vectors(array) else self._vectors
+        pictures = self.reads in ("images", "scenes") and not _is_vectors(array)
+        made = self._pictures if pictures else self._vectors
         return made(array, str(path), names)
 
     def _vectors_of(self, path: Path) -> Source:
@@ -134,7 +142,10 @@ class Inputs:
     def _pictures(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
         return self._framed(as_images(array, where), names)
 
-    def _framed(self, images: Tensor, names: Sequence[str] | None) -> Memory:
+    def _framed(self, images: Tensor, names: Sequence[str] | None) -> Source:
+        if self.reads == "scenes":
+            told = [f"image {at}" for at in range(len(images))] if names is None else names
+            return Held(list(reframed(images, 0, self.channels)), told)
         return Memory(images, names).cut(self.facts.framing, self.channels)
 
     def _vectors(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:

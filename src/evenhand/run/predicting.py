@@ -1,4 +1,4 @@
-"""A finished run in use: from paths, arrays or texts to class names and confidences."""
+"""A finished run in use: from paths, arrays or texts to class names and confidences, or to objects and their boxes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from evenhand.data.sources.files import REMEDY
-from evenhand.data.sources.source import Source
+from evenhand.data.sources.source import Samples, Source
 from evenhand.errors import UserError
 from evenhand.measure.frozen import backbone, kept_backbone, seen_by_backbone
-from evenhand.methods.protocol import Recogniser
+from evenhand.methods.protocol import Finder, Recogniser
 from evenhand.nets import HeadedNet
 from evenhand.run.inputs import Inputs
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.tasks.classify import CLASSIFY
 
 DECODERS = 4  # threads that read images ahead
+SCENES = 8  # whole images at a time
 
 
 class Prediction(NamedTuple):
@@ -124,49 +125,97 @@ class Model:
     def _predicted(
         self, source: Source, batch: int, unreadable: list[str] | None
     ) -> Iterator[tuple[list[str], Tensor]]:
-        for names, samples in _batches(source, batch, unreadable):
+        for rows, samples in _batches(source, batch, unreadable):
             logits = self.logits(samples) / (self.temperature or 1.0)
             if not logits.isfinite().all():
                 raise UserError(f"{self.run.folder} gives predictions that are not finite: its training diverged")
-            yield names, logits.softmax(1)
+            yield [source.name(row) for row in rows], logits.softmax(1)
 
 
-def load(folder: str | Path, *, device: str | None = None) -> Model:
+class Objects(NamedTuple):
+    """What was found in one image, surest first: boxes (n, 4) x1, y1, x2, y2 in its pixels, classes, scores (n,)."""
+
+    name: str
+    boxes: Tensor
+    labels: tuple[str, ...]
+    scores: Tensor
+
+
+class Locator:
+    """A detector out of a run's folder, used as ``Model`` is; images may be of any size."""
+
+    def __init__(self, run: OpenRun) -> None:
+        self.run, self.method, self.facts = run, cast(Finder, run.method), run.model.facts
+        self.inputs = Inputs(run.recipe.data, self.method.data)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.facts.classes
+
+    def predict(self, inputs: Any, *, min_score: float = 0.5, batch: int = SCENES) -> list[Objects]:
+        """The objects (name, boxes, labels, scores) of each image, none included.
+
+        ``inputs``: paths of images, a folder of them, a list of paths in a .csv or .txt, a COCO file, PIL images, uint8
+        arrays (N, H, W[, C]) or (N, C, H, W).
+        """
+        return list(self.stream(inputs, batch=batch, min_score=min_score))
+
+    def stream(
+        self, inputs: Any, *, batch: int = SCENES, min_score: float = 0.5, unreadable: list[str] | None = None
+    ) -> Iterator[Objects]:
+        """The objects of each image, batch by batch; what cannot be read is an error, or noted in ``unreadable``."""
+        return (found for _, found in self.rows(inputs, batch=batch, min_score=min_score, unreadable=unreadable))
+
+    def rows(
+        self, inputs: Any, *, batch: int, min_score: float, unreadable: list[str] | None
+    ) -> Iterator[tuple[int, Objects]]:
+        """As ``stream``, with each image's place among the inputs."""
+        source = inputs if isinstance(inputs, Source) else self.inputs.source(inputs)
+        for rows, images in _batches(source, batch, unreadable):
+            for row, (boxes, scores, labels) in zip(rows, self.method.detect(images), strict=True):
+                sure = scores >= min_score
+                names = tuple(self.classes[k] for k in labels[sure].tolist())
+                yield row, Objects(source.name(row), boxes[sure].cpu(), names, scores[sure].cpu())
+
+
+def load(folder: str | Path, *, device: str | None = None) -> Model | Locator:
     """The model in a run's folder: ``load("runs/x").predict(["a.jpg"])``."""
-    return Model(open_run(folder, device=device))
+    run = open_run(folder, device=device)
+    return Locator(run) if run.method.task.boxes else Model(run)
 
 
-def _batches(source: Source, batch: int, unreadable: list[str] | None) -> Iterator[tuple[list[str], Tensor]]:
-    """Names and samples, the next batch being read meanwhile; what cannot be read is noted, or raised."""
+def _batches(source: Source, batch: int, unreadable: list[str] | None) -> Iterator[tuple[list[int], Any]]:
+    """Rows and samples, the next batch being read meanwhile; what cannot be read is noted, or raised."""
     waiting: deque[list[Future[Any]]] = deque()
     with ThreadPoolExecutor(DECODERS) as pool:
         for rows in torch.arange(len(source)).split(batch) if len(source) else ():
             single = rows.split(1) if source.decodes else [rows]
             waiting.append([pool.submit(_fetched, source, row) for row in single])
             if len(waiting) > 1:
-                yield from _whole(source, waiting.popleft(), unreadable)
+                yield from _whole(waiting.popleft(), unreadable)
         for last in waiting:
-            yield from _whole(source, last, unreadable)
+            yield from _whole(last, unreadable)
 
 
-def _fetched(source: Source, rows: Tensor) -> tuple[Tensor, Tensor | UserError]:
+def _fetched(source: Source, rows: Tensor) -> tuple[Tensor, Samples | UserError]:
     try:
-        return rows, cast(Tensor, source.fetch(rows))
+        return rows, source.fetch(rows)
     except UserError as error:
         return rows, error
 
 
-def _whole(
-    source: Source, reading: Sequence[Future[Any]], unreadable: list[str] | None
-) -> Iterator[tuple[list[str], Tensor]]:
-    names, samples = [], []
+def _whole(reading: Sequence[Future[Any]], unreadable: list[str] | None) -> Iterator[tuple[list[int], Any]]:
+    places: list[int] = []
+    samples: list[Samples] = []
     for rows, got in (part.result() for part in reading):
-        if isinstance(got, Tensor):
-            names += [source.name(row) for row in rows.tolist()]
+        if not isinstance(got, UserError):
+            places += rows.tolist()
             samples.append(got)
         elif unreadable is None:
             raise got
         else:
             unreadable.append(str(got).removesuffix(f"; {REMEDY}"))
-    if samples:
-        yield names, torch.cat(samples)
+    if samples and all(isinstance(some, Tensor) for some in samples):
+        yield places, torch.cat(samples)  # type: ignore[arg-type]
+    elif samples:
+        yield places, [image for some in samples for image in some]

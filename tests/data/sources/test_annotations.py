@@ -12,7 +12,7 @@ from PIL import Image
 
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
-from evenhand.data.sources.annotations import read_scenes
+from evenhand.data.sources.annotations import holds_scenes, list_scenes, read_scenes
 from evenhand.errors import UserError
 
 
@@ -163,8 +163,50 @@ def test_domains_keep_the_classes_they_share_and_hide_the_target(tmp_path: Path)
     assert data.streams["test"].target.objects[0].labels.tolist() == [0]
 
 
-@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class"])
+@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class", "skip_unreadable"])
 def test_keys_without_effect_are_refused(key: str) -> None:
-    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3}[key]
+    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3, "skip_unreadable": True}[key]
     with pytest.raises(UserError, match=f"data.{key} has no effect"):
         prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], **{key: value}))
+
+
+def test_split_folders_with_a_coco_file_each_are_splits(tmp_path: Path) -> None:
+    for folder, size in (("train", (60, 40)), ("valid", (60, 40)), ("test", (30, 30))):
+        picture(tmp_path / folder / "a.jpg", size)
+        notes = [{"image_id": 7, "category_id": 3, "bbox": [1, 2, 10, 20]}]
+        image = {"id": 7, "file_name": "a.jpg", "width": size[0], "height": size[1]}
+        content = {"images": [image], "annotations": notes, "categories": [{"id": 3, "name": "dog"}]}
+        (tmp_path / folder / "_annotations.coco.json").write_text(json.dumps(content))
+    streams = read_scenes(tmp_path)
+    assert {split: stream.samples.path(0) for split, stream in streams.items()} == {
+        "train": str(tmp_path / "train" / "a.jpg"),
+        "val": str(tmp_path / "valid" / "a.jpg"),
+        "test": str(tmp_path / "test" / "a.jpg"),
+    }
+    assert holds_scenes(tmp_path)
+    (tmp_path / "train" / "more.json").write_text("{}")
+    with pytest.raises(UserError, match=r"2 \.json files"):
+        read_scenes(tmp_path)
+
+
+def test_scenes_are_told_from_images_of_classes(tmp_path: Path) -> None:
+    picture(tmp_path / "photos" / "dog" / "a.jpg")
+    (tmp_path / "photos" / "labels.json").write_text('{"images": [], "categories": ["dog"]}')
+    assert not holds_scenes(tmp_path / "photos")
+    assert holds_scenes(voc(tmp_path / "voc", {"x": []}))
+    file = coco(tmp_path / "notes.json")
+    assert holds_scenes(file)
+    assert holds_scenes(tmp_path)
+
+
+def test_all_faults_of_a_file_are_listed(tmp_path: Path) -> None:
+    notes = [
+        {"image_id": 7, "category_id": 5, "bbox": [0, 0, 1, 1]},
+        {"image_id": 1, "category_id": 3, "bbox": [0, 0, 1, 1]},
+        {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]},
+    ]
+    part = list_scenes(coco(tmp_path / "notes.json", annotations=notes))["all"]
+    assert [row.labels for row in part.rows] == [["dog"], []]
+    assert len(part.faults) == 2
+    assert "category id 5" in part.faults[0]
+    assert "image id 1" in part.faults[1]

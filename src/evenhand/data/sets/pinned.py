@@ -106,3 +106,15 @@ ELPV = Package(
     sha256="85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c",
     members=("*/labels.csv", "*/images/*.png", "*/LICENSE*"),
 )
+DEEPFOREST = Package(
+    client="pip",
+    name="deepforest",
+    version="2.1.0",
+    file="deepforest-2.1.0-py3-none-any.whl",
+    size=20_639_595,
+    sha256="8c2798d8e9be7f0004b194fe207b76c1d9fff6e711b3db67b9508dcd5d00ae54",
+    members=(
+        "deepforest/data/2019_YELL_*", "deepforest/data/OSBS_029.png", "deepforest/data/OSBS_029.xml",
+        "deepforest/data/SOAP_031.png", "deepforest/data/SOAP_061.*", "*/LICENSE*",
+    ),
+)  # fmt: skip

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from evenhand import atomic
 from evenhand.data.sets.packages import home, obtain_package
 from evenhand.data.sets.shifted import PHOTOS, STYLES, _imported, _svg, common_emoji, emoji_packages, split_emoji
+from evenhand.data.sets.trees import SITES, load_trees
 from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.data.target import Boxes, Found
 from evenhand.randomness import dice
@@ -179,6 +180,7 @@ def load_shapes(domain: str, *, side: int = 64, counts: tuple[int, int, int] = (
 
 
 SETS = {
+    "trees": Scenery("trees from the air at three sites, tiles of 200 x 200, boxes", tuple(SITES), load_trees),
     "emoji-scenes": Scenery(
         "emoji of eight kinds by four designers on photographs, 128 x 128, boxes", STYLES, load_emoji
     ),

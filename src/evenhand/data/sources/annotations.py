@@ -5,43 +5,116 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from evenhand.data.sources.paths import images_in, read_text
+from evenhand.data.sources.paths import folders_in, images_in, read_text
 from evenhand.data.sources.scenes import Annotated, Scenes, known_classes, scenes_stream
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 
 CITYSCAPES = ("person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle")
+SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+IN_COCO = (b'"images"', b'"categories"', b'"bbox"')
+
+
+class Listed(NamedTuple):
+    """One split as its files describe it, before any image is looked at; each fault is a line with its remedy."""
+
+    rows: list[Annotated]
+    classes: tuple[str, ...]
+    root: Path
+    name: str
+    faults: tuple[str, ...] = ()
+    labelled: bool = True
+
+    def stream(self, mode: str) -> Stream:
+        if self.faults:
+            raise UserError(self.faults[0])
+        if self.labelled:
+            return scenes_stream(self.rows, self.classes, self.name, mode, self.root)
+        files = [row.path for row in self.rows]
+        names = [file.relative_to(self.root).as_posix() for file in files]
+        return Stream(Scenes(files, mode=mode, names=names), None, (), self.name)
 
 
 def read_scenes(place: Path, *, root: Path | None = None, mode: str = "RGB") -> Streams:
     """Streams of whatever ``place`` is; "unlabelled" of a folder with images alone."""
+    return {split: part.stream(mode) for split, part in list_scenes(place, root=root).items()}
+
+
+def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+    """What ``read_scenes`` reads, with all its faults."""
     if place.suffix.lower() == ".json":
-        return {"all": read_coco(place, root, mode)}
+        return {"all": list_coco(place, root)}
     if not place.is_dir():
         raise UserError(f"'{place}' is neither a folder nor a COCO file (.json); check the path")
-    if (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir():
-        return read_voc(place, mode)
-    if (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir():
-        return read_cityscapes(place, mode)
-    found = sorted(place.glob("*.json"))
-    if found:
-        return {file.stem: read_coco(file, root, mode) for file in found}
+    if _is_voc(place):
+        return list_voc(place)
+    if _is_cityscapes(place):
+        return list_cityscapes(place)
+    if found := sorted(place.glob("*.json")):
+        return {file.stem: list_coco(file, root) for file in found}
+    if found := _split_files(place):
+        folders = [file.parent for file in found]
+        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
+            raise UserError(f"'{twice}' has {folders.count(twice)} .json files; keep the one with its boxes")
+        return {SPLIT_FOLDERS[file.parent.name]: list_coco(file, root) for file in found}
     files = images_in(place)
     if not files:
         raise UserError(
             f"'{place}' has neither images nor annotations; give VOC's folders (Annotations, JPEGImages), a COCO "
             ".json, Cityscapes' (leftImg8bit, gtFine), or images"
         )
-    names = [file.relative_to(place).as_posix() for file in files]
-    return {"unlabelled": Stream(Scenes(files, mode=mode, names=names), None, (), place.name)}
+    rows = [Annotated(file, 0, 0, [], [], []) for file in files]
+    return {"unlabelled": Listed(rows, (), place, place.name, labelled=False)}
 
 
-def read_voc(folder: Path, mode: str = "RGB") -> Streams:
-    """A stream for each list in ImageSets/Main (train, val, trainval, test), or "all"."""
+def list_domains(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+    """Scenes at ``place``, or as "domain" or "domain/split" those of the folders in it; nothing if there are no boxes.
+
+    Domains with boxes come first.
+    """
+    if holds_scenes(place):
+        return list_scenes(place, root=root)
+    inside = folders_in(place) if place.is_dir() else []
+    labelled = [folder for folder in inside if holds_scenes(folder)]
+    others = [folder for folder in inside if folder not in labelled and images_in(folder)] if labelled else []
+    found = {}
+    for folder in (*labelled, *others):
+        for split, part in list_scenes(folder, root=root).items():
+            found[folder.name if split in ("all", "unlabelled") else f"{folder.name}/{split}"] = part
+    return found
+
+
+def holds_scenes(place: Path) -> bool:
+    """Whether there are boxes, not images of classes; a .json beside class folders may be anything."""
+    if not place.is_dir():
+        return place.suffix.lower() == ".json"
+    if _is_voc(place) or _is_cityscapes(place):
+        return True
+    notes = (file.read_bytes() for file in (*place.glob("*.json"), *_split_files(place)))
+    return any(all(word in content for word in IN_COCO) for content in notes)
+
+
+def _is_voc(place: Path) -> bool:
+    return (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir()
+
+
+def _is_cityscapes(place: Path) -> bool:
+    return (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir()
+
+
+def _split_files(place: Path) -> list[Path]:
+    """``train/*.json``, ``valid/*.json``, ``test/*.json``: one in each folder, beside its images."""
+    inside = [folder for folder in folders_in(place) if folder.name in SPLIT_FOLDERS]
+    return [file for folder in inside for file in sorted(folder.glob("*.json"))]
+
+
+def list_voc(folder: Path) -> dict[str, Listed]:
+    """One part for each list in ImageSets/Main (train, val, trainval, test), or "all"."""
     lists = [folder / "ImageSets" / "Main" / f"{split}.txt" for split in ("train", "val", "trainval", "test")]
     chosen = {file.stem: [line.split()[0] for line in read_text(file).splitlines() if line.split()]
               for file in lists if file.is_file()}  # fmt: skip
@@ -51,20 +124,31 @@ def read_voc(folder: Path, mode: str = "RGB") -> Streams:
         chosen["train"] = chosen.pop("trainval")
     if not chosen:
         chosen = {"all": sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))}
-    rows = {split: [_voc(folder, name) for name in names] for split, names in chosen.items()}
+    rows: dict[str, list[Annotated]] = {split: [] for split in chosen}
+    faults: dict[str, list[str]] = {split: [] for split in chosen}
+    for split, names in chosen.items():
+        for name in names:
+            try:
+                rows[split].append(_voc(folder, name))
+            except UserError as error:
+                faults[split].append(str(error))
     classes = known_classes(row for part in rows.values() for row in part)
-    return {split: scenes_stream(part, classes, split, mode, folder) for split, part in rows.items()}
+    return {split: Listed(part, classes, folder, split, tuple(faults[split])) for split, part in rows.items()}
 
 
 def _voc(folder: Path, name: str) -> Annotated:
-    """VOC counts pixels from 1 and includes the last: left and top move by one."""
-    file = folder / "Annotations" / f"{name}.xml"
+    row = voc_note(folder / "Annotations" / f"{name}.xml", folder / "JPEGImages")
+    # files are renamed more often than what stands in them
+    return row if row.path.is_file() else row._replace(path=folder / "JPEGImages" / f"{name}.jpg")
+
+
+def voc_note(file: Path, images: Path) -> Annotated:
+    """One annotation. VOC counts pixels from 1 and includes the last: left and top move by one."""
     try:
         tree = ElementTree.fromstring(read_text(file))
         size = tree.find("size")
         assert size is not None
         width, height = (int(size.findtext(key, "")) for key in ("width", "height"))
-        picture = folder / "JPEGImages" / (tree.findtext("filename") or f"{name}.jpg")
         boxes, labels, optional = [], [], []
         for thing in tree.iter("object"):
             corners = [float(thing.findtext(f"bndbox/{key}", "")) for key in ("xmin", "ymin", "xmax", "ymax")]
@@ -75,39 +159,66 @@ def _voc(folder: Path, name: str) -> Annotated:
         raise UserError(f"cannot read '{file}' as a VOC annotation ({error}); correct or remove it") from error
     if "" in labels:
         raise UserError(f"'{file}' has an object without a name; correct or remove it")
-    if not picture.is_file():  # files are renamed more often than what stands in them
-        picture = folder / "JPEGImages" / f"{name}.jpg"
+    picture = images / (tree.findtext("filename") or f"{file.stem}.jpg")
     return Annotated(picture, width, height, boxes, labels, optional)
 
 
-def read_coco(file: Path, root: Path | None = None, mode: str = "RGB") -> Stream:
+class Coco(NamedTuple):
+    """A COCO file: where its images lie, each as the file describes it, names of categories by id, and the boxes."""
+
+    folder: Path
+    images: dict[int, dict[str, Any]]
+    categories: dict[int, str]
+    notes: list[dict[str, Any]]
+
+    def path(self, image: int) -> Path:
+        return self.folder / self.images[image]["file_name"]
+
+
+def read_coco(file: Path, root: Path | None = None) -> Coco:
     """A COCO file; its images lie in ``root``, in a folder ``images`` or of its own name beside it, or beside it."""
-    try:
+    folder = root or next((p for p in (file.parent / "images", file.parent / file.stem) if p.is_dir()), file.parent)
+    with _as_coco(file):
         content = json.loads(read_text(file))
-        images, notes, kinds = content["images"], content.get("annotations", []), content["categories"]
-        names = {int(kind["id"]): str(kind["name"]) for kind in kinds}
-        folder = root or next((p for p in (file.parent / "images", file.parent / file.stem) if p.is_dir()), file.parent)
-        held: defaultdict[int, list[Any]] = defaultdict(list)
-        for note in notes:
-            held[int(note["image_id"])].append(note)
-        unknown = {int(note["category_id"]) for note in notes} - names.keys()
-        strange = held.keys() - {int(image["id"]) for image in images}
-        rows = [
-            Annotated(folder / image["file_name"], int(image["width"]), int(image["height"]),
-                      [_corners(note["bbox"]) for note in held[int(image["id"])]],
-                      [names.get(int(note["category_id"]), "") for note in held[int(image["id"])]],
-                      [bool(note.get("iscrowd", 0)) for note in held[int(image["id"])]])
-            for image in images
-        ]  # fmt: skip
+        images = {int(image["id"]): {**image, "file_name": str(image["file_name"])} for image in content["images"]}
+        categories = {int(kind["id"]): str(kind["name"]) for kind in content["categories"]}
+        return Coco(folder, images, categories, content.get("annotations", []))
+
+
+@contextmanager
+def _as_coco(file: Path) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"'{file}' is not a COCO file ({type(error).__name__}: {error}); see docs/detection.md"
         ) from error
+
+
+def list_coco(file: Path, root: Path | None = None) -> Listed:
+    """Boxes of categories or images that the file does not list are faults, and left out."""
+    found = read_coco(file, root)
+    names, rows, faults = found.categories, [], []
+    held: defaultdict[int, list[Any]] = defaultdict(list)
+    with _as_coco(file):
+        unknown = [kind for note in found.notes if (kind := int(note["category_id"])) not in names]
+        strange = [at for note in found.notes if (at := int(note["image_id"])) not in found.images]
+        for note in found.notes:
+            if int(note["category_id"]) in names:
+                held[int(note["image_id"])].append(note)
+        for at, image in found.images.items():
+            boxes = [_corners(note["bbox"]) for note in held[at]]
+            labels = [names[int(note["category_id"])] for note in held[at]]
+            crowds = [bool(note.get("iscrowd", 0)) for note in held[at]]
+            rows.append(Annotated(found.path(at), int(image["width"]), int(image["height"]), boxes, labels, crowds))
     if unknown:
-        raise UserError(f"'{file}': category id {min(unknown)} is not among its categories; add it, or drop its boxes")
+        several = f" ({len(unknown)} boxes of {len(set(unknown))} such ids)" if len(unknown) > 1 else ""
+        told = f"category id {min(unknown)} is not among its categories{several}; add it, or drop its boxes"
+        faults.append(f"'{file}': {told}")
     if strange:
-        raise UserError(f"'{file}': annotations speak of image id {min(strange)}, which it does not list; correct it")
-    return scenes_stream(rows, [names[key] for key in sorted(names)], file.stem, mode, folder)
+        told = f"annotations speak of image id {min(strange)}, which it does not list; correct it"
+        faults.append(f"'{file}': {told}")
+    return Listed(rows, tuple(names[key] for key in sorted(names)), found.folder, file.stem, tuple(faults))
 
 
 def _corners(box: list[float]) -> list[float]:
@@ -115,22 +226,22 @@ def _corners(box: list[float]) -> list[float]:
     return [left, top, left + width, top + height]
 
 
-def read_cityscapes(folder: Path, mode: str = "RGB") -> Streams:
+def list_cityscapes(folder: Path) -> dict[str, Listed]:
     """Boxes around the polygons of the eight kinds of things; images without any are left out.
 
     Foggy Cityscapes has its images in leftImg8bit under names that end in ``_foggy_beta_0.02``.
     """
-    streams = {}
+    found = {}
     for split in ("train", "val"):
         rows = [
             _cityscape(folder, note) for note in sorted((folder / "gtFine" / split).rglob("*_gtFine_polygons.json"))
         ]
         rows = [row for row in rows if row.boxes]
         if rows:
-            streams[split] = scenes_stream(rows, CITYSCAPES, split, mode, folder)
-    if not streams:
+            found[split] = Listed(rows, CITYSCAPES, folder, split)
+    if not found:
         raise UserError(f"'{folder}/gtFine' has no *_gtFine_polygons.json with people or vehicles; unpack gtFine there")
-    return streams
+    return found
 
 
 def _cityscape(folder: Path, note: Path) -> Annotated:

@@ -51,6 +51,28 @@ class Scenes(Source):
             yield f"{name}\0{found.st_size}\0{found.st_mtime_ns if dated else ''}".encode()
 
 
+class Held(Source):
+    """Images in memory that need not be of one size: uint8 (C, H, W) each."""
+
+    kind: Kind = "scenes"
+    decodes = False
+
+    def __init__(self, images: Sequence[Tensor], names: Sequence[str]) -> None:
+        self.images, self.names = images, names
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> list[Tensor]:
+        return [self.images[row] for row in rows.tolist()]
+
+    def name(self, row: int) -> str:
+        return self.names[row]
+
+    def identity(self, *, dated: bool = False) -> Iterable[bytes]:
+        return (image.numpy().tobytes() for image in self.images)
+
+
 class Annotated(NamedTuple):
     """One image as an annotation file describes it: corners in pixels, names of classes, and which are optional."""
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
-from evenhand.data.sets.catalogue import DATASETS, obtain_weights
+from evenhand.data.sets.catalogue import obtain_weights
 from evenhand.data.stream import Streams
 from evenhand.data.target import Found
 from evenhand.errors import UserError
@@ -36,7 +36,7 @@ class DetectorNet(Settings):
     """Which Faster R-CNN."""
 
     name: str = Field("mobilenet_v2", description=f"backbone: {', '.join(BACKBONES)}")
-    weights: str = Field("", description="of the backbone: file with torchvision's names, mobilenet_v2; '': none")
+    weights: str = Field("", description="torchvision's file of the backbone or a detector, mobilenet_v2; '': none")
     short_side: int = Field(600, gt=0, description="images are scaled to this shorter side")
     long_side: int = Field(1200, gt=0, description="unless the longer one would exceed this")
     anchors: list[int] = Field([32, 64, 128, 256, 512], min_length=1, description="sides of the anchors, in pixels")
@@ -52,7 +52,7 @@ class DetectorNet(Settings):
         )  # fmt: skip
         if self.weights:
             known = Path(self.weights).is_file()
-            if not known and self.weights not in DATASETS:
+            if not known and self.weights != "mobilenet_v2":  # other ResNets of ours were normalised otherwise
                 raise UserError(f"net.weights = '{self.weights}' is neither a file nor weights we know: mobilenet_v2")
             load_backbone(net, self.weights if known else obtain_weights(self.weights))
         return net

@@ -75,25 +75,32 @@ def build_detector(
 
 
 def load_backbone(net: nn.Module, file: str | Path) -> None:
-    """ImageNet weights under torchvision's names, for whichever layers the detector has; none found is a mistake."""
+    """Weights under torchvision's names: an ImageNet network's, or a whole Faster R-CNN's but for its last layer."""
     weights = read_tensors(Path(file))
+    if any(name.startswith("rpn.") for name in weights):
+        last = "roi_heads.box_predictor."
+        _fit(net, {name: value for name, value in weights.items() if not name.startswith(last)}, file, without=last)
+        return
     body: Any = net.backbone
-    places: dict[str, nn.Module] = {"": body.body if hasattr(body, "body") else body}
+    _fit(body.body if hasattr(body, "body") else body, weights, file)
     head: Any = net.roi_heads.box_head  # type: ignore[union-attr]
     if isinstance(head, _Fifth):
-        places["layer4."] = head.layer4
-    loaded = 0
-    for start, module in places.items():
-        known = module.state_dict()
-        fitting = {
-            key: value
-            for key in known
-            if (value := weights.get(start + key)) is not None and value.shape == known[key].shape
-        }
-        module.load_state_dict(fitting, strict=False)
-        loaded += len(fitting)
-    if not loaded:
-        raise UserError(f"'{file}' holds none of the detector's layers; give a file with torchvision's names")
+        _fit(head, weights, file)
+
+
+def _fit(module: nn.Module, weights: dict[str, torch.Tensor], file: str | Path, without: str = "rpn.") -> None:
+    """All of the module's layers, of a network that is as deep; the file may have other parts besides."""
+    try:
+        missing, unexpected = module.load_state_dict(weights, strict=False)
+    except RuntimeError as error:  # shapes
+        what = str(error).splitlines()[1].strip()
+        raise UserError(f"weights '{file}' do not fit the detector ({what}); name the backbone they are of") from error
+    stages = {name for name, _ in module.named_children() if name.startswith("layer")}
+    strange = [name for name in unexpected if name.partition(".")[0] in stages]
+    missing = [name for name in missing if not name.startswith(without)]
+    if missing or strange:
+        what = f"they lack {missing[0]}" if missing else f"the detector has no {strange[0]}"
+        raise UserError(f"weights '{file}' do not fit: {what}; give a file of this backbone with torchvision's names")
 
 
 class _Numbered(nn.Sequential):
