@@ -59,7 +59,7 @@ STARTS = {
     "fine-tune": ("pretrained:fine-tune", ["data.size=96"]),
 }
 
-EPOCHS = {("cells", "scratch"): 10, ("cells", "fine-tune"): 1.4}  # many more images: a few hundred steps, and 80 as for chess
+EPOCHS = {("cells", "scratch"): 10, ("cells", "fine-tune"): 1.4}  # more images, as many steps
 
 
 def class_folders(name: str, out: Path) -> Path:
