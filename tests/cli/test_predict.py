@@ -47,7 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("run")
-    folder = trained(place / "run", {"set": str(photos), "size": 20, "val_per_class": 2})
+    folder = trained(place / "run", {"set": str(photos), "size": 20, "frame": "crop", "val_per_class": 2})
     return Path(shutil.move(folder, place / "moved"))
 
 

@@ -49,7 +49,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("export") / "run", {"set": str(photos), "size": 24})
+    return trained(tmp_path_factory.mktemp("export") / "run", {"set": str(photos), "size": 24, "frame": "crop"})
 
 
 @pytest.fixture(scope="module")
