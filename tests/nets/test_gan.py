@@ -244,8 +244,8 @@ def test_spectral_normalisation_is_one_power_iteration_of_its_equation() -> None
     torch.testing.assert_close(estimate._u, u)
 
 
-def test_spectral_normalisation_of_a_weight_about_to_vanish_is_bounded() -> None:
-    """Norms in the power iteration are at least 1e-6, as released: a zero weight is 0 / 0 without."""
+def test_spectral_normalisation_has_the_released_codes_epsilon() -> None:
+    """Norms in the power iteration are at least 1e-6; torch's own default is 1e-12."""
     assert spectral(nn.Linear(2, 2)).parametrizations["weight"][0].eps == 1e-6
 
 

@@ -93,6 +93,16 @@ def test_each_policy_literally() -> None:
         torch.testing.assert_close(past, path.sum(0))
 
 
+def test_defaults_are_no_floor_and_a_tolerance_of_a_hundredth() -> None:
+    path = gains(3, 1, -1.0, 1.0)
+    P, _ = next_distribution("selmix", path[0], torch.zeros(K, K, dtype=torch.float64), scale=5.0)
+    torch.testing.assert_close(P, pair_distribution(path[0], 5.0, floor=0.0))
+    C = torch.tensor([[0.4, 0.1], [0.137, 0.363]], dtype=torch.float64)  # coverages 0.537 and 0.463, floor 0.475
+    dual = 100 * (1 - math.exp((0.463 - 0.475) / 0.01))
+    expected = (float(mean_recall(C)) + dual * (0.463 - 0.475)) / (1 + dual)
+    assert float(under_coverage(mean_recall)(C)) == pytest.approx(expected, rel=1e-4)
+
+
 def test_relative_gains_are_bounded_before_they_are_summed() -> None:
     gain, none = torch.tensor([[3.0, -6.0], [0.0, 1.5]]), torch.zeros(2, 2)
     assert bounded(gain).tolist() == [[0.5, -1.0], [0.0, 0.25]]

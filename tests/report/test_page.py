@@ -312,6 +312,15 @@ def test_every_group_of_classes_is_a_band_with_its_name() -> None:
     assert [name for name in ("head", "mid", "tail") if f">{name}<" in svg] == ["head", "mid", "tail"]
 
 
+def test_an_interval_is_drawn_from_its_lower_end_to_its_upper(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axes, *args, **more: drawn.append(args[1]) or plot(axes, *args, **more))
+    spans = {"ce": [(10.0, 40.0, 80.0), None]}
+    class_plots.plot_scores((["a", "b"], [9, 1], {}), RECALL, {"ce": [[0.4, 0.2]]}, ranges=spans)
+    assert [10.0, 80.0] in [list(y) for y in drawn if len(y) == 2]
+
+
 def test_a_confusion_names_the_shares_that_are_not_nothing() -> None:
     svg = plots.plot_confusion([[199, 1, 0], [100, 0, 100], [0, 0, 1]], ["a", "b", "c"])
     assert sorted(re.findall(r">(\d+)<", svg), key=int) == ["0", "50", "50", "100", "100"]  # 0.5, 50, 50, 99.5, 100
