@@ -94,9 +94,10 @@ def test_each_policy_literally() -> None:
 
 
 def test_defaults_are_no_floor_and_a_tolerance_of_a_hundredth() -> None:
-    path = gains(3, 1, -1.0, 1.0)
-    P, _ = next_distribution("selmix", path[0], torch.zeros(K, K, dtype=torch.float64), scale=5.0)
-    torch.testing.assert_close(P, pair_distribution(path[0], 5.0, floor=0.0))
+    gain = -torch.eye(K, dtype=torch.float64)
+    gain[0, 1] = 1.0
+    P, _ = next_distribution("selmix", gain, torch.zeros_like(gain), scale=5.0)
+    assert P[0, 1] == P.sum() == 1  # the one pair of positive gain has it all
     C = torch.tensor([[0.4, 0.1], [0.137, 0.363]], dtype=torch.float64)  # coverages 0.537 and 0.463, floor 0.475
     dual = 100 * (1 - math.exp((0.463 - 0.475) / 0.01))
     expected = (float(mean_recall(C)) + dual * (0.463 - 0.475)) / (1 + dual)
