@@ -36,7 +36,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HANGS = 60  # seconds of processor time after which a single test is taken to hang
 READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
-WIDER = {
+WIDER = {  # where a room's tests stand, besides those anywhere that import the file
     "pieces": ["tests/pieces", "tests/methods"],
     "measure": ["tests/measure", "tests/run", "tests/report"],
     "methods": ["tests/methods", "tests/contract"],
@@ -129,8 +129,8 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
     names = {file: ".".join(file.relative_to(source).with_suffix("").parts) for file in source.rglob("*.py")}
     known = set(names.values())
     reaches = {name: imported(file, known) for file, name in names.items()}
-    files = [f for t in WIDER[room] for f in ([copied / t] if t.endswith(".py") else (copied / t).rglob("test_*.py"))]
-    tests = [file for file in files if "two_processes" not in file.name]
+    tests = [file for file in (copied / "tests").rglob("test_*.py") if "two_processes" not in file.name]
+    wide = {test for test in tests if any(test.is_relative_to(copied / place) for place in WIDER[room])}
     first = {test: imported(test, known) for test in tests}
 
     def distance(test: Path, goal: str) -> int:
@@ -143,8 +143,11 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
     def order(test: Path, file: Path) -> Any:
         return distance(test, names[file]), file.stem not in test.stem, test.parent.name != room, test.stat().st_size
 
-    mine = (copied / "src" / "evenhand" / room).rglob("*.py")
-    return {file: [str(t.relative_to(copied)) for t in sorted(tests, key=lambda t: order(t, file))] for file in mine}
+    found = {}
+    for file in (copied / "src" / "evenhand" / room).rglob("*.py"):
+        near = [test for test in tests if test in wide or names[file] in first[test]]
+        found[file] = [str(test.relative_to(copied)) for test in sorted(near, key=lambda test: order(test, file))]
+    return found
 
 
 class Watch:
@@ -185,11 +188,15 @@ def noticed(copied: Path, tests: list[str], budget: float, wait: float = 900) ->
         os.dup2(quiet, 1), os.dup2(quiet, 2)
         os.chdir(copied)
         os.environ |= {"PYTHONPATH": str(copied / "src")}
-        watch = Watch(writing, time.process_time() + budget)
-        for some in (tests[:1], tests[1:3], tests[3:7], tests[7:]):  # all are read before the first one runs
-            if some:
-                pytest.main(["-x", "-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist", *some], [watch])
-        watch.tell("")
+        plain = ["-x", "-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        try:
+            watch = Watch(writing, time.process_time() + budget)
+            for some in (tests[:1], tests[1:3], tests[3:7], tests[7:]):  # all are read before the first one runs
+                if some:
+                    pytest.main([*plain, *some], [watch])
+            watch.tell("")
+        finally:
+            os._exit(1)  # lest an exception end the parent's ``with`` here, and the copied tree with it
     os.close(writing)
     end, said = time.monotonic() + wait, ""
     while os.waitpid(child, os.WNOHANG) == (0, 0):

@@ -12,10 +12,12 @@ from PIL import Image
 from torch import Tensor
 
 from evenhand.data.loader import Feed, Loader
-from evenhand.data.prepared import Data, prepare_data
+from evenhand.data.prepared import Data, _statistics, prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources.files import Files
+from evenhand.data.sources.source import Source
 from evenhand.data.splits import longtail_counts
-from evenhand.data.stream import Stream
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
 
@@ -142,6 +144,20 @@ def test_statistics_are_those_of_the_training_images() -> None:
     view = data.eval_view(data.streams["labelled"].fetch(torch.arange(sum(data.counts))), torch.Generator())
     torch.testing.assert_close(view.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-3)
     torch.testing.assert_close(view.std((0, 2, 3)), torch.ones(3), rtol=0, atol=1e-3)
+
+
+def test_statistics_leave_nothing_out_but_of_thousands_of_files(tmp_path: Path) -> None:
+    """Of pictures to be decoded some do once there are over 10,000; what lies in memory costs nothing."""
+
+    def mean(samples: Source) -> Any:
+        return _statistics(DataSettings(set="x"), Stream(samples, torch.zeros(len(samples)).long(), ("a",), "train"))[0]
+
+    for k, shade in enumerate((0, 60, 90, 250)):
+        Image.new("RGB", (100, 100), (shade, shade, shade)).save(tmp_path / f"{k}.png")
+    assert mean(Files(sorted(tmp_path.glob("*.png")), size=100)) == pytest.approx([100 / 255] * 3)
+    many = torch.zeros(10_001, 1, 1, 1, dtype=torch.uint8)
+    many[1::2] = 200
+    assert mean(Memory(many)) == pytest.approx([5000 / 10_001 * 200 / 255])
 
 
 def test_statistics_can_be_given() -> None:

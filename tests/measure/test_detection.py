@@ -10,6 +10,7 @@ differ by 2e-15 at most.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from evenhand.data.stream import Memory, Stream
 from evenhand.measure.detection import (
     COCO_IOUS,
     average_precision,
@@ -25,6 +28,7 @@ from evenhand.measure.detection import (
     coco_average_precision,
     coco_scores,
 )
+from evenhand.measure.finding import SIDE, draw_faults
 
 RULES = ("area", "11-point", "coco")
 
@@ -324,3 +328,19 @@ def test_bad_arguments_name_the_image_and_the_remedy() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_fault_is_drawn_in_red_over_the_truths_in_white(channels: int, tmp_path: Path) -> None:
+    images = torch.zeros(2, channels, 50, 100, dtype=torch.uint8)
+    stream = Stream(Memory(images), None, ("disc",), "test")
+    truths = [(torch.zeros(0, 4),), (torch.tensor([[60.0, 10.0, 90.0, 40.0]]),)]
+    faults: dict[str, Any] = {"alarms": [{"row": 1, "box": [10.0, 10.0, 40.0, 40.0]}]}
+    draw_faults(faults, truths, stream, tmp_path)
+    assert faults["alarms"][0]["picture"] == "faults/alarms-0.jpg"
+    with Image.open(tmp_path / "faults" / "alarms-0.jpg") as picture:
+        scale = SIDE / 100
+        assert picture.size == (SIDE, round(50 * scale))
+        red, white, black = (picture.getpixel((round(x * scale), round(25 * scale))) for x in (10, 60, 50))
+    assert red[0] > 120 > 2 * max(red[1:])
+    assert min(white) > 120 > 2 * max(black)

@@ -236,6 +236,15 @@ def test_density_is_the_mixture_of_gaussians() -> None:
     torch.testing.assert_close(values, normal.log_prob(grid[:, None]).exp() @ omega)
 
 
+def test_density_on_a_grid_of_its_own_is_that_mixture_over_its_integral() -> None:
+    """The width goes by the whole spread, 7 here, of which 3 are negative."""
+    theta = torch.tensor([-3.0, 0.5, 4.0], dtype=torch.float64)
+    omega = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    grid, values = Spectrum(theta, omega, -3.0, 4.0, 0.0, 0.0).density()
+    expected = torch.distributions.Normal(theta, math.sqrt(7e-5)).log_prob(grid[:, None]).exp() @ omega
+    torch.testing.assert_close(values, expected / torch.trapezoid(expected, grid))
+
+
 def test_flat_and_linear_losses_have_no_curvature() -> None:
     w = torch.ones(100, requires_grad=True)
     for loss in (lambda: w.sum(), lambda: 0 * (w**2).sum(), lambda: (w.detach() * w).sum() + w[0]):

@@ -132,6 +132,14 @@ def test_the_reported_loss_is_the_named_one(data: Data, name: str, weighting: st
     torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_weights_that_hold_always_hold_from_the_first_step(data: Data) -> None:
+    balanced = losses.class_balanced_weights(torch.tensor(data.counts).float())
+    for weighting, expected in (("always", balanced), ("drw", torch.ones(10))):
+        method = make(data, weighting=weighting)
+        method.schedule(at(0))
+        torch.testing.assert_close(method.weights.float(), expected.float())
+
+
 @pytest.mark.parametrize("parts", [2, 3, 16])
 @pytest.mark.parametrize("settings", [*({"loss": name, **LOSSES[name]} for name in LOSSES), {"mixup": 1.0}], ids=str)
 def test_accumulation_is_the_whole_batch(data: Data, settings: dict[str, Any], parts: int) -> None:

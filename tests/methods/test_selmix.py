@@ -23,6 +23,7 @@ from evenhand.measure.confusion import accuracy, confusion_matrix, h_mean, mean_
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
+from evenhand.methods.unlabelled import selmix
 from evenhand.methods.unlabelled.selmix import SelMix
 from evenhand.methods.unlabelled.selmix_table import SelMixSettings
 from evenhand.nets import ScaledHead
@@ -385,6 +386,26 @@ def test_it_learns_no_more_once_the_gain_has_settled(data: Data, first: LongTail
     method.stopped = 50
     again.load_state(copy.deepcopy(method.state()))
     assert again.stopped == 50
+
+
+def test_gains_are_tried_with_the_mean_share_that_is_mixed(
+    data: Data, first: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares are uniform from ``least_kept`` to 1."""
+    seen: list[float] = []
+    tried = selmix.gain_fidelity
+    monkeypatch.setattr(
+        selmix, "gain_fidelity", lambda *a, keep=-1.0, **k: seen.append(keep) or tried(*a, keep=keep, **k)
+    )
+    make(data, first, fidelity=1, least_kept=0.2).refresh(Progress(0, 2, 9), data.streams)
+    assert seen == [pytest.approx(0.6)]
+
+
+def test_samples_are_seen_as_the_first_stage_saw_them(first: LongTailClassifier) -> None:
+    other = prepare_data(DataSettings(set="shapes", n_max=20, imbalance=10, normalise=[[0.1] * 3, [2.0] * 3]))
+    seen = make(other, first).data
+    assert seen.eval_view is first.data.eval_view
+    assert seen.train_view is first.data.train_view
 
 
 def test_matrices_of_some_looks_are_kept_for_the_report(data: Data, first: LongTailClassifier) -> None:

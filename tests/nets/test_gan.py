@@ -220,6 +220,35 @@ def test_generator_is_spectral_on_demand() -> None:
     assert not any("parametrizations" in name for name, _ in ResGenerator(size=8, width=2).named_parameters())
 
 
+def test_spectral_normalisation_is_one_power_iteration_of_its_equation() -> None:
+    """``W / (u^T W v)``, u and v refined once at each pass in training, never in evaluation, constants to gradients."""
+    layer = spectral(nn.Linear(5, 3, bias=False))
+    estimate = layer.parametrizations["weight"][0]
+    W = layer.parametrizations["weight"].original
+    u, v = torch.randn(3), torch.randn(5)  # far from converged
+    u, v = u / u.norm(), v / v.norm()
+    estimate._u.copy_(u), estimate._v.copy_(v)
+    x, direction = torch.eye(5), torch.randn(5, 3)
+    for training in (False, True, False):
+        if training:
+            u = W.detach() @ v
+            u = u / u.norm()
+            v = W.detach().T @ u
+            v = v / v.norm()
+        expected = W / (u @ W @ v)
+        found = layer.train(training)(x)
+        torch.testing.assert_close(found, expected.T)
+        wanted, given = (torch.autograd.grad((direction * out).sum(), W)[0] for out in (expected.T, found))
+        torch.testing.assert_close(given, wanted)
+    layer(x)
+    torch.testing.assert_close(estimate._u, u)
+
+
+def test_spectral_normalisation_has_the_released_codes_epsilon() -> None:
+    """Norms in the power iteration are at least 1e-6; torch's own default is 1e-12."""
+    assert spectral(nn.Linear(2, 2)).parametrizations["weight"][0].eps == 1e-6
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_settled_weight_is_what_the_forward_pass_used(training: bool) -> None:
     layer = spectral(nn.Linear(5, 3)).train(training)

@@ -160,6 +160,13 @@ def test_estimated_priors_undo_the_confusion() -> None:
     assert found.sum().item() == pytest.approx(1)
 
 
+def test_estimated_shares_depend_on_no_scale() -> None:
+    """Counts of any total or shares: a class that nobody predicts gets the same small share."""
+    shares = estimate_priors(torch.eye(2, dtype=torch.float64), [1.0, 0.0])
+    assert shares[1].item() == pytest.approx(1e-6, rel=1e-3)
+    torch.testing.assert_close(estimate_priors(50 * torch.eye(2, dtype=torch.float64), [800.0, 0.0]), shares)
+
+
 def test_crest_rates_mirror_the_counts() -> None:
     found = crest_rates([100, 1000, 10], alpha=0.5)  # order of size: class 1, 0, 2
     torch.testing.assert_close(found, torch.tensor([math.sqrt(0.1), math.sqrt(0.01), 1.0]))

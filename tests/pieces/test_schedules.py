@@ -112,6 +112,7 @@ def test_decay_by_progress_of_spec_08(p: float, lr: float) -> None:
 def test_inverse_decay_has_its_two_numbers() -> None:
     by_step = Optim(schedule="inverse", inverse_alpha=0.5, inverse_power=2.0)
     assert by_step.factor(Progress(2, 10, 100)) == pytest.approx(0.25)
+    assert schedules.inverse_decay(3000) == pytest.approx(4**-0.75)  # by default a thousandth, as in spec 09
     by_progress = Optim(schedule="inverse-progress", inverse_alpha=1.0, inverse_power=1.0)
     assert by_progress.factor(Progress(100, 10, 100)) == pytest.approx(0.5)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from evenhand.pieces.deepfool import deepfool_norm
 from evenhand.pieces.kmeans import central_samples
-from evenhand.pieces.pool import draw
+from evenhand.pieces.pool import check_matrix, draw
 from evenhand.pieces.selection import (
     aada_select,
     badge_select,
@@ -251,6 +251,21 @@ def test_deepfool_of_a_linear_model_is_the_distance_to_the_nearest_boundary() ->
     torch.testing.assert_close(deepfool_norm(net, x), torch.tensor(expected, dtype=torch.float64))
 
 
+def test_deepfool_goes_on_from_where_the_longer_step_led() -> None:
+    """``z = (x^2 + x, 0)`` from 2: a Newton step from 2 + 1.02 r at a time, until 2 + 1.02 r < 0."""
+
+    class Curved(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x**2 + x, torch.zeros_like(x)], 1)
+
+    r, steps = 0.0, 0
+    while (at := 2 + 1.02 * r) > 0 and steps < 50:
+        r, steps = r - (at**2 + at) / (2 * at + 1), steps + 1
+    assert 3 < steps < 50
+    (found,) = deepfool_norm(Curved(), torch.tensor([[2.0]], dtype=torch.float64))
+    assert float(found) == pytest.approx(-r, rel=1e-9)
+
+
 def test_deepfool_reaches_another_class_of_a_network_and_leaves_it_alone() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 3))
@@ -267,6 +282,12 @@ def test_deepfool_reaches_another_class_of_a_network_and_leaves_it_alone() -> No
         noise *= 0.01 * norms.view(1, -1, 1, 1, 1) / noise.flatten(2).norm(dim=2)[..., None, None, None]
         assert all(torch.equal(net(x + r).argmax(1), net(x).argmax(1)) for r in noise)
     assert dfal_select(norms, 3) == norms.argsort()[:3].tolist()
+
+
+def test_a_wrong_shape_is_told_with_the_one_expected() -> None:
+    for sizes, wanted in (({}, r"\(N, d\)"), ({"rows": 2}, r"\(2, d\)"), ({"rows": 2, "columns": 5}, r"\(2, 5\)")):
+        with pytest.raises(ValueError, match=rf"x of shape \(3,\): expected {wanted}"):
+            check_matrix("x", torch.zeros(3), **sizes)
 
 
 def test_deepfool_where_nothing_leads_anywhere() -> None:

@@ -93,6 +93,17 @@ def test_each_policy_literally() -> None:
         torch.testing.assert_close(past, path.sum(0))
 
 
+def test_defaults_are_no_floor_and_a_tolerance_of_a_hundredth() -> None:
+    gain = -torch.eye(K, dtype=torch.float64)
+    gain[0, 1] = 1.0
+    P, _ = next_distribution("selmix", gain, torch.zeros_like(gain), scale=5.0)
+    assert P[0, 1] == P.sum() == 1  # the one pair of positive gain has it all
+    C = torch.tensor([[0.4, 0.1], [0.137, 0.363]], dtype=torch.float64)  # coverages 0.537 and 0.463, floor 0.475
+    dual = 100 * (1 - math.exp((0.463 - 0.475) / 0.01))
+    expected = (float(mean_recall(C)) + dual * (0.463 - 0.475)) / (1 + dual)
+    assert float(under_coverage(mean_recall)(C)) == pytest.approx(expected, rel=1e-4)
+
+
 def test_relative_gains_are_bounded_before_they_are_summed() -> None:
     gain, none = torch.tensor([[3.0, -6.0], [0.0, 1.5]]), torch.zeros(2, 2)
     assert bounded(gain).tolist() == [[0.5, -1.0], [0.0, 0.25]]

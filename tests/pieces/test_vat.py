@@ -119,6 +119,11 @@ def test_each_sample_has_norm_epsilon(epsilon: float, iterations: int, seed: int
     assert r.norm(dim=1).tolist() == pytest.approx([epsilon] * 3, rel=1e-5)
 
 
+def test_a_sample_alone_has_its_direction_too() -> None:
+    net, x = net_of(lambda: nn.Linear(6, 4)), torch.randn(1, 6, generator=seeded())
+    assert adversarial_direction(net, x, epsilon=2.0).norm().item() == pytest.approx(2.0)
+
+
 def test_zero_gradient_gives_zero_and_a_tiny_one_still_its_direction() -> None:
     dead = net_of(lambda: nn.Linear(6, 4))
     nn.init.zeros_(dead[0].weight)

@@ -126,6 +126,6 @@ def test_reversal_of_dann() -> None:
         )
 
 
-@pytest.mark.parametrize(("count", "number"), [(0.02, 20), (5.0, 5), (0.0001, 1), (0.29, 290)])
+@pytest.mark.parametrize(("count", "number"), [(0.02, 20), (5.0, 5), (1.0, 1), (0.0001, 1), (0.29, 290)])
 def test_a_budget_is_a_share_or_a_number(count: float, number: int) -> None:
     assert Cycles(budget=count).labels(1000) == number

@@ -21,6 +21,7 @@ from evenhand.report import examples, terminal
 from evenhand.report.advice import of_classifier, of_generator
 from evenhand.report.charts.class_plots import plot_scores
 from evenhand.report.charts.plots import plot_curves
+from evenhand.report.classify import terminal_table
 from evenhand.report.page import render
 from evenhand.report.reading import load_run
 from evenhand.report.records import apart, group_runs
@@ -118,6 +119,19 @@ def test_seeds_share_their_test_so_the_interval_is_of_one_seeds_n(tmp_path: Path
     assert rows["cat"][4:8] == ["80.0 ± 14.1", "49–94", "15", "47.0 ± 0.5"]
     assert rows["lynx"][7] == "66.7"  # of the seed that said so at all
     assert class_scores(group(*runs))[0].samples == 2
+    words = "of the mean over seeds for one seed’s n"
+    assert (words in score_table(group(*runs)).caption, words in score_table(group(runs[0])).caption) == (True, False)
+
+
+def test_the_terminal_has_all_numbers_of_one_group_and_the_recalls_of_several(tmp_path: Path) -> None:
+    runs = [load_run(make_run(tmp_path, "ce")), load_run(make_run(tmp_path, "sam", method="rho = 0.1"))]
+    assert "F1 (%)" in terminal_table(group_runs(runs[:1])).columns
+    several = terminal_table(group_runs(runs))
+    assert "F1 (%)" not in several.columns
+    assert [row[0] for row in text(several)] == ["cat", "dog", "lynx", "eel"]
+    (tmp_path / "ce" / "confusion.npz").unlink()  # without it there is only the recall
+    alone = terminal_table(group_runs([load_run(tmp_path / "ce")]))
+    assert [row[0] for row in text(alone)] == ["cat", "dog", "lynx", "eel"]
 
 
 def test_of_many_classes_those_of_lowest_recall_are_listed(tmp_path: Path) -> None:
@@ -172,6 +186,14 @@ def test_errors_in_words_are_the_most_frequent_first(tmp_path: Path) -> None:
     assert [(t, p, re.sub("<[^>]*>", "", n)) for t, p, n in rows] == [
         ("dog", "cat", "5"), ("eel", "cat", "3"), ("cat", "dog", "2"), ("cat", "lynx", "1"),
     ]  # fmt: skip
+
+
+def test_a_list_of_errors_says_whether_it_is_whole() -> None:
+    from evenhand.report.confusions import _errors
+
+    counts = np.array(MATRIX)
+    assert _errors(counts, NAMES, {}, 4).caption == "All confusions"
+    assert _errors(counts, NAMES, {}, 3).caption == "The 3 most frequent of 4 confusions"
 
 
 def test_many_classes_are_drawn_in_order_of_their_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from evenhand import atomic, cli
 from evenhand.errors import UserError
 from evenhand.report.cycles import (
+    _curve,
     accuracy_table,
     batch_table,
     difference_table,
@@ -92,6 +93,13 @@ def test_batches(folders: list[Path]) -> None:
     found = row(batch_table(group_experiments(folders)), "vaada-random")
     assert found["spacing (0: all alike)"].startswith("0.150")
     assert found["classes bought in all"].startswith("1.0")
+
+
+def test_the_curve_of_one_seed_has_no_error(tmp_path: Path) -> None:
+    (one,) = group_experiments([experiment(tmp_path, "x", "random", 0, [0.3, 0.4, 0.5])])
+    means, errors = _curve(one)
+    assert means == pytest.approx([30, 40, 50])
+    assert all(map(math.isnan, errors))
 
 
 def test_an_unfinished_experiment_has_no_mean(tmp_path: Path) -> None:

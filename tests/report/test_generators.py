@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -337,6 +338,16 @@ def test_sheet_of_an_unconditional_generator_has_what_is_found(tmp_path: Path, s
     assert sheet is not None
     assert sheet.drawn == [10, 10, 0]
     assert pictures_section(group_runs(loaded(run)), {}).count("none found") == 1
+
+
+def test_a_sheet_of_no_class_is_not_some_of_the_classes(tmp_path: Path, stream: Stream) -> None:
+    """Without an annotator there is one row, of any class."""
+    run, painter = make_run(tmp_path, "gan"), Unconditional()
+    painter.judge = SimpleNamespace(annotator=None)  # type: ignore[attr-defined]
+    write_sheet(run / "sheet.png", painter, stream, COUNTS)
+    section = str(pictures_section(group_runs(loaded(run)), {}))
+    assert "any class" in section
+    assert "none picked; click" in section
 
 
 def test_sheets_stay_small(tmp_path: Path) -> None:

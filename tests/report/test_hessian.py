@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
 from PIL import Image
 
 from evenhand.measure.hessian import Spectrum
 from evenhand.report.charts.hessian import plot_dynamics, plot_spectra
+from evenhand.report.charts.svg import colour
 
 
 def spectrum(low: float, high: float) -> Spectrum:
@@ -38,6 +42,20 @@ def test_spectra_have_a_panel_per_class(tmp_path: Path) -> None:
     ElementTree.fromstring(text)
     assert all(name in text for name in [*classes, "epoch 10", "log10 density"])
     assert "shirt: -2 to 80, ratio 0.025" in text
+
+
+def test_only_negative_eigenvalues_are_vermilion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled: dict[str, Any] = {}
+    draw = Axes.fill_between
+
+    def keep(panel: Axes, x: Any, *args: Any, where: Any = True, color: str = "", **more: Any) -> Any:
+        filled[color] = x[np.broadcast_to(where, x.shape)]
+        return draw(panel, x, *args, where=where, color=color, **more)
+
+    monkeypatch.setattr(Axes, "fill_between", keep)
+    plot_spectra({"shirt": spectrum(-2, 80)}, tmp_path / "one.svg")
+    assert (filled[colour(0)].min() >= 0, filled[colour(0)].max() > 80) == (True, True)
+    assert (filled[colour(1)].min() < -2, filled[colour(1)].max() <= 0) == (True, True)
 
 
 @pytest.mark.usefixtures("words")

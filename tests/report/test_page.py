@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import evenhand.report
 from evenhand.errors import UserError
@@ -130,6 +131,7 @@ def test_numbers_on_the_page_are_those_of_the_runs(tmp_path: Path) -> None:
     for expected in ("feed01", "1,110", "rho = 0.1", "one each, by training count", "imbalance 100",
                      "the last checkpoint, nothing selected", "torch", "evenhand train ce-1"):  # fmt: skip
         assert expected in page.text
+    assert '"evenhand train' not in page.text  # as it was typed
     assert len(page.ids) == len(set(page.ids))
     assert {"svg", "table", "caption", "details", "nav"} <= page.tags
 
@@ -303,6 +305,37 @@ def test_plots_are_well_formed_and_themed() -> None:
         assert "#010203" not in svg
     assert "_hidden" in svgs[1]
     assert "recall 55.0 % (seeds: 50.0, 60.0)" in svgs[1]
+
+
+def test_every_group_of_classes_is_a_band_with_its_name() -> None:
+    svg = class_plots.plot_counts((["a", "b", "c"], [100, 10, 1], {"head": [0], "mid": [1], "tail": [2]}))
+    assert [name for name in ("head", "mid", "tail") if f">{name}<" in svg] == ["head", "mid", "tail"]
+
+
+def test_an_interval_is_drawn_from_its_lower_end_to_its_upper(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axes, *args, **more: drawn.append(args[1]) or plot(axes, *args, **more))
+    spans = {"ce": [(10.0, 40.0, 80.0), None]}
+    class_plots.plot_scores((["a", "b"], [9, 1], {}), RECALL, {"ce": [[0.4, 0.2]]}, ranges=spans)
+    assert [10.0, 80.0] in [list(y) for y in drawn if len(y) == 2]
+
+
+def test_a_confusion_names_the_shares_that_are_not_nothing() -> None:
+    svg = plots.plot_confusion([[199, 1, 0], [100, 0, 100], [0, 0, 1]], ["a", "b", "c"])
+    assert sorted(re.findall(r">(\d+)<", svg), key=int) == ["0", "50", "50", "100", "100"]  # 0.5, 50, 50, 99.5, 100
+
+
+@pytest.mark.parametrize(("classes", "side"), [(100, 100), (101, 100), (250, 100), (7, 7)])
+def test_a_confusion_has_at_most_a_hundred_cells_a_side(
+    classes: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(Axes, "imshow", lambda _, x, **__: seen.append(x))
+    plots.plot_confusion(np.eye(classes), [str(k) for k in range(classes)])
+    (rgba,) = seen
+    assert rgba.shape == (side, side, 4)
+    assert (np.diag(rgba[..., 3]) > 0).all()
 
 
 def test_line_labels_keep_their_digits() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from evenhand.errors import UserError
 from evenhand.report import selftraining
+from evenhand.report.charts.pairs import plot_pair_matrices
 from evenhand.report.charts.svg import colour
 from evenhand.report.classify import SECTIONS
 from evenhand.report.reading import load_run
@@ -82,3 +84,16 @@ def test_rank_correlation() -> None:
     assert _rank_correlation(x, np.exp(x)) == pytest.approx(1)
     assert _rank_correlation(x, -x) == pytest.approx(-1)
     assert _rank_correlation(x, np.zeros(4)) == 0
+
+
+def test_pairs_are_as_dark_as_their_gain_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gains 4, -2 and 0 of at most 4; pairs drawn with chances 0.5, 0.25 and 0."""
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(Axes, "imshow", lambda _, x, **__: seen.append(x))
+    plot_pair_matrices([0], np.array([[[4.0, -2.0], [0, 0]]]), np.array([[[0.5, 0.25], [0.25, 0]]]), ["a", "b"])
+    for rgba in seen:
+        (all_of_it, half), (_, none) = rgba[..., 3]
+        assert all_of_it == 1 > half > 0.5 > none == 0
+    gain, drawn = seen
+    assert not np.array_equal(gain[0, 0, :3], gain[0, 1, :3])  # blue raises the metric, vermilion lowers it
+    assert np.array_equal(drawn[0, 0, :3], drawn[0, 1, :3])

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from evenhand.errors import UserError
 from evenhand.report.reading import load_run
-from evenhand.report.records import group_runs
+from evenhand.report.records import _group_name, group_runs
 from evenhand.report.tables import difference_table, per_class_table, runs_table, summary_table
 
 CLASSES = ["cat", "dog", "lynx"]
@@ -61,6 +62,18 @@ def grouped(root: Path, *runs: tuple[int, int]) -> list[tuple[str, list[tuple[in
     """Sizes and members of the groups of runs that have these seeds and splits."""
     folders = [make_run(root, f"ce-{seed}-split{split}", seed=seed, split_seed=split) for seed, split in runs]
     return [(g.size, [(r.seed, r.split_seed) for r in g.records]) for g in group_runs(map(load_run, folders))]
+
+
+@pytest.mark.parametrize(
+    ("names", "group"),
+    [
+        (["ce-0", "ce-1"], "ce"), (["ce_seed0", "ce_seed1"], "ce"), (["0", "1"], "runs"), (["ce-a-0", "ce-b-1"], "ce"),
+        (["ce-0", "ce-long-1"], "ce"), (["one-0", "two-1"], "runs"),
+    ],
+)  # fmt: skip
+def test_a_group_is_called_by_what_its_folders_share(names: list[str], group: str) -> None:
+    runs: Any = [SimpleNamespace(folder=Path("runs") / n, name=n, seed=seed) for seed, n in enumerate(names)]
+    assert _group_name(runs) == group
 
 
 def test_seeds_that_split_the_data_anew_are_one_group_which_says_so(tmp_path: Path) -> None:

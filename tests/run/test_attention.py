@@ -15,7 +15,7 @@ from evenhand.cli import app
 from evenhand.errors import UserError
 from evenhand.measure.attention import attention_distance, entropies
 from evenhand.randomness import dice
-from evenhand.run.attention import _rare, _some, _stream, of_run, of_teacher, study, transformer
+from evenhand.run.attention import _print, _rare, _some, _stream, of_run, of_teacher, study, transformer
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
@@ -65,6 +65,16 @@ def test_command_writes_numbers_and_pictures(taught: Path) -> None:
         assert min(image.size) > 100
     for word in ("cosine of CLS and DIST", "teacher on mixed views", "attention-rollout.png"):
         assert word in said.output
+
+
+def test_numbers_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"checkpoint": "last.pt", "distance": [[3.25, 1.0], [2.0, 4.0]], "rank": {"cls": [5, 7]}, "cosine": 0.25}
+    _print({"rows": [row], "teacher": {"weak": {"entropy": 0.5, "accuracy": 0.75}}})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["last.pt", "1", "1.0", "3.2", "5", "-"] in lines
+    assert ["last.pt", "2", "2.0", "4.0", "7", "-"] in lines
+    assert " ".join(lines[-2]) == "last.pt: cosine of CLS and DIST 0.250"
+    assert " ".join(lines[-1]) == "teacher on weak views: entropy 0.50 nats, right on 75 %"
 
 
 def test_numbers_are_those_of_the_network(opened: OpenRun) -> None:

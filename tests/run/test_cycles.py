@@ -67,6 +67,7 @@ def test_labels_grow_and_leave_the_pool(whole: Path) -> None:
     assert sum(told["cycles"][2]["bought"]) == 8
     assert told["cycles"][0]["also"].keys() == {"oracle:accuracy"}
     assert told["cycles"][0]["batch"]["classes"] >= 1
+    assert 0 < told["cycles"][0]["batch"]["seconds"] < 600  # for four of forty samples
     assert told["cycles"][2]["batch"] is None
     points = json.loads((whole / "batch-2.json").read_text())["points"]
     assert {key: len(xy) for key, xy in points.items()} == {"source": 40, "pool": 36, "labelled": 4, "picked": 4}

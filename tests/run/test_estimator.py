@@ -171,6 +171,12 @@ def test_every_argument_reaches_the_recipe() -> None:
     assert quick(steps=1, augment=("flip",)).fit(x, k).recipe_.data.augment == ["flip"]
 
 
+def test_small_data_are_gone_over_thirty_times_within_bounds() -> None:
+    clf = quick(steps=1).fit(*blobs())
+    steps = {count: clf._ours(count, False)["run"]["steps"] for count in (64, 1280, 5000, 100_000)}
+    assert steps == {64: 300, 1280: 600, 5000: 2343, 100_000: 3000}
+
+
 def test_a_recipe_of_ours_is_the_start() -> None:
     X, y = blobs()
     named = Classifier(recipe="folder:ce-drw-sam", net="mlp", steps=2)

@@ -16,7 +16,7 @@ from evenhand.report.look import write_look
 from evenhand.run import choosing
 from evenhand.run.advice import advise, rules
 from evenhand.run.choosing import choose, is_data, seconds_of
-from evenhand.run.findings import Findings, find
+from evenhand.run.findings import Copies, Findings, find
 from evenhand.run.looking import facts, problems, tell
 from evenhand.run.recipe import load_recipe
 from helpers import truncate
@@ -92,6 +92,26 @@ def test_the_table_has_every_class_and_every_problem_a_line(messy: Path) -> None
         "1 blank images", "modes: RGB 22, L 1", "advice: evenhand train pretrained", "measured: ",
     ):  # fmt: skip
         assert said in text.replace("\n", " "), said
+
+
+def test_brackets_of_a_path_are_said_as_they_stand() -> None:
+    say = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    tell(Findings("[red]", refused="no images in 'photos [bold] 2024'"), [], say)
+    assert "no images in 'photos [bold] 2024'" in say.export_text()
+
+
+def test_facts_are_reckoned_from_the_counts() -> None:
+    found = Findings("p", classes=("a", "b"), counts={"all": {"a": 20, "b": 10}}, unlabelled={"unlabelled": 90})
+    assert list(facts(found)) == [
+        "2 classes, largest 20, smallest 10: imbalance 2.0", "unlabelled: 90 of 120 samples (75%)",
+    ]  # fmt: skip
+    assert list(facts(replace(found, unlabelled={}, words=(7, 31))))[1:] == ["words: median 7, longest 31"]
+
+
+def test_copies_are_named_by_two_of_them() -> None:
+    some = (Copies(False, "splits", ("x.png", "y.png", "z.png")), Copies(False, "splits", ("u.png", "v.png")))
+    (line,) = problems(Findings("p", copies=some))
+    assert "2 sets of exact copies in two splits, such as x.png = y.png; " in line
 
 
 def test_folders_that_differ_are_told_apart(tmp_path: Path) -> None:
@@ -176,6 +196,9 @@ def test_frozen_features_come_first_and_the_reason_is_written_down(
 
 def test_a_budget_makes_the_images_smaller(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert choose(str(photos), budget=2.6).data.embed_size == 160
+    head = choosing.HEAD * 15 / 32 * choose(str(photos)).run.epochs  # a step of the head takes a batch of 32
+    for budget, side in ((0.224 * 15 + head + 0.01, 224), (0.224 * 15 + head - 0.01, 160)):
+        assert choose(str(photos), budget=budget).data.embed_size == side
     assert choose(str(photos), budget=0.1).data.embed_size == 96
     assert "not enough" in capsys.readouterr().out
     assert choose(str(photos), ["data.embed_size=64"], budget=0.1, seed=3).data.embed_size == 64

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,15 @@ def test_the_command_in_a_table_runs_again(
     assert (program, again) == ("evenhand", words)
     assert CliRunner().invoke(app, again).exit_code == 0
     assert load_recipe(out / "ce-0").about == 'two words and "quotes"'
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_trainings_are_counted_as_they_finish(
+    jobs: int, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
+    reproduce(str(quick), seeds=1, out=tmp_path / "runs", jobs=jobs)
+    assert sorted(re.findall(r"(\d)/2 (?:ce|vs)-0", capsys.readouterr().err)) == ["1", "2"]
 
 
 def test_who_interrupts_it_learns_how_to_go_on(quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

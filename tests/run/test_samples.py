@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -265,3 +266,20 @@ def test_the_annotator_learns_from_every_class_alike_and_the_classifier_from_the
     assert told["classifier"] == open_run(folder).model.facts.counts
     assert max(told["classifier"]) == 12
     assert min(told["classifier"]) == 1
+
+
+def test_another_seed_draws_other_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones for the same seed; nothing is trained here."""
+
+    class Noise(Painter):
+        def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+            return torch.randint(256, (count, 1, 8, 8), generator=chance, dtype=torch.uint8)
+
+    facts = SimpleNamespace(classes=("a", "b"))
+    run = SimpleNamespace(method=Noise(), model=SimpleNamespace(facts=facts), folder=tmp_path)
+    monkeypatch.setattr(samples, "open_run", lambda _: run)
+    first, again, other = (
+        (sample_run("run", "b", 2, tmp_path / name, seed=seed) / "b" / "00001.png").read_bytes()
+        for name, seed in (("first", 3), ("again", 3), ("other", 4))
+    )
+    assert first == again != other

@@ -17,13 +17,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFont
 
 from evenhand.data.prepared import prepare_data
 from evenhand.data.sets import packages
 from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights, status
 from evenhand.data.sets.packages import Package
-from evenhand.data.sets.shifted import STYLES, _imported, _without_sex, held_out_groups
+from evenhand.data.sets.shifted import STYLES, _digit, _imported, _without_sex, held_out_groups
 from evenhand.data.sets.typefaces import TYPEFACES
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
@@ -199,6 +199,21 @@ def test_fonts_are_balanced_and_split_by_typeface(stock: Stock) -> None:
     test = streams["test"]
     guess = torch.cdist(test.fetch(torch.arange(240)).float().flatten(1), means).argmin(1)
     assert (guess == test.labels).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("digit", ["1", "8"])
+def test_a_digit_keeps_its_shape_and_fills_five_sevenths(digit: str) -> None:
+    """Upright and of middle size: 20 of 28 pixels high, as wide as the typeface has it."""
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    font = ImageFont.truetype(folder / "DejaVuSans.ttf", 100, layout_engine=ImageFont.Layout.BASIC)
+    left, top, right, bottom = font.getmask(digit).getbbox()
+    ink = _digit(font, digit, 28, [0.5] * 4) > 40
+    rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
+    height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+    assert ink.shape == (28, 28)
+    assert height == pytest.approx(20, abs=1)
+    assert width == pytest.approx(20 * (right - left) / (bottom - top), abs=1.5)
+    assert rows.mean() == pytest.approx(13.5, abs=1)
 
 
 # emoji-home

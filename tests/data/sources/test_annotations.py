@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.annotations import holds_scenes, list_scenes, read_scenes
+from evenhand.data.sources.scenes import Scenes
 from evenhand.errors import UserError
 
 
@@ -104,6 +106,15 @@ def test_a_folder_of_images_is_unlabelled(tmp_path: Path) -> None:
     stream = read_scenes(tmp_path)["unlabelled"]
     assert stream.target is None
     assert stream.samples.name(0) == "deep/a.png"
+
+
+def test_a_copy_made_later_is_the_same_data(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    scenes = Scenes([tmp_path / "a.png"], names=["a"])
+    before, dated = (list(scenes.identity(**how)) for how in ({}, {"dated": True}))  # type: ignore[arg-type]
+    os.utime(tmp_path / "a.png", (1, 1))
+    assert list(scenes.identity()) == before
+    assert list(scenes.identity(dated=True)) != dated
 
 
 @pytest.mark.parametrize(("changed", "said"), [

@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from PIL import Image
 from evenhand.data.loader import Feed, Loader
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources import databases
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.soundness import find_problems
@@ -52,6 +54,16 @@ def test_databases_are_streams_of_classes(rooms: Path) -> None:
     assert images.shape == (2, 3, 16, 16)
     assert images.float().mean((1, 2, 3)).tolist() == pytest.approx([60 + 24, 0], abs=4)
     assert train.digest() == read(rooms, size=16, memory=False)["train"].digest()
+
+
+def test_databases_are_read_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package that opens them."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(databases, "databases_in", lambda _: [tmp_path])
+    monkeypatch.setattr(databases, "read_databases", lambda _, **asked: seen.update(asked) or {})
+    asked = {"size": 16, "mode": "L", "memory": False, "whole": True, "frame": "pad"}
+    read(tmp_path, **asked)  # type: ignore[arg-type]
+    assert seen == asked
 
 
 def test_small_images_are_held_and_one_database_is_a_set(rooms: Path) -> None:

@@ -321,3 +321,9 @@ def test_bad_datasets_are_explained() -> None:
         Items(Pairs([np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], [0, 0])).fetch([0, 1])
     with pytest.raises(UserError, match=r"TensorDataset\[0\]"):
         Items(TensorDataset(torch.zeros(1, 3, 4, 4))).fetch([0])
+
+
+def test_small_images_of_a_very_large_set_are_not_decoded_into_memory() -> None:
+    """180,000 of 64 x 64 are over two gigabytes."""
+    files = Files(["not there.png"] * 180_000, size=64)
+    assert files.held() is files

@@ -11,6 +11,7 @@ import torch
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.formats import read
+from evenhand.data.sources.stl import _labels
 from evenhand.errors import UserError
 
 NAMES = ["airplane", "bird", "car"]
@@ -80,3 +81,8 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "class_names.txt").unlink()
     with pytest.raises(UserError, match=r"class_names.txt"):
         read(tmp_path)
+
+
+def test_no_images_have_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "test_y.bin").write_bytes(b"")
+    assert len(_labels(tmp_path / "test_y.bin", 0, 10)) == 0

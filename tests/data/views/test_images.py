@@ -232,6 +232,25 @@ def test_rand_augment_draws_three_of_fourteen_uniformly(monkeypatch: pytest.Monk
     assert (op[0] == op[1]).float().mean() > 0.04  # with replacement: one in fourteen repeats
 
 
+POLICY = {  # of AutoAugment's Table 7, operation by operation: tenths of the probability, and the level if it has one
+    "translate-x": ["3 9", "5 8"], "translate-y": ["7 9", "4 3", "9 9", "7 9", "7 9"], "rotate": ["7 2"],
+    "shear-y": ["5 8", "2 7"], "posterize": ["3 7"], "solarize": ["5 2", "2 8", "4 5", "8 3"],
+    "colour": ["4 3", "7 7", "2 8", "9 9", "7 0"], "brightness": ["6 7", "7 9", "9 6", "1 3"],
+    "contrast": ["2 6", "6 7"], "sharpness": ["8 1", "9 3", "3 9", "6 5", "2 6"], "invert": ["1", "0", "1"],
+    "autocontrast": ["5", "4", "6", "8", "9", "9", "9"], "equalize": ["9", "6", "5", "3", "2", "2", "6", "6", "8"],
+}  # fmt: skip
+
+
+def test_the_policy_is_the_published_one() -> None:
+    found: dict[str, list[str]] = {}
+    for row in policies.AUTOAUGMENT_CIFAR:
+        for name, odds, level in row:
+            plain = name in ("invert", "autocontrast", "equalize")
+            found.setdefault(name, []).append(f"{10 * odds:.0f}" if plain else f"{10 * odds:.0f} {level}")
+    assert {name: sorted(rows) for name, rows in found.items()} == {k: sorted(rows) for k, rows in POLICY.items()}
+    assert policies.AUTOAUGMENT_CIFAR[10] == (("colour", 0.7, 7), ("translate-x", 0.5, 8))
+
+
 def test_auto_augment_follows_the_published_table(monkeypatch: pytest.MonkeyPatch) -> None:
     op, value = recorded(monkeypatch, policies.auto_augment, 20000)
     for half in range(2):

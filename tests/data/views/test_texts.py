@@ -102,6 +102,8 @@ def test_back_translation_comes_first_and_changes_on() -> None:
     assert torch.equal(mixed, swap(plain, seeded()))
     with pytest.raises(ValueError, match="comes first and once"):
         build_text_view(["swap", "back-translation"], length=LENGTH, translations=True)
+    with pytest.raises(ValueError, match="needs texts with a column back_translation"):
+        build_text_view(["back-translation"], length=LENGTH)
 
 
 def test_bad_names_and_samples() -> None:

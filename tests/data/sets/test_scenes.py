@@ -1,0 +1,26 @@
+"""Scenes drawn on the spot: what is in the boxes is what is drawn."""
+
+from __future__ import annotations
+
+import torch
+
+from evenhand.data.sets.scenes import load_shapes
+
+
+def test_shapes_lie_in_their_boxes_one_in_each_half() -> None:
+    """Objects are brighter than half, the noise around them darker than a quarter; the negative is the reverse."""
+    streams = load_shapes("plain")
+    assert {name: len(stream) for name, stream in streams.items()} == {"train": 24, "val": 8, "test": 8}
+    train, middles = streams["train"], []
+    images = train.fetch(torch.arange(24)).float().amax(1) / 255  # (N, H, W)
+    for image, found in zip(images, train.target.objects, strict=True):  # type: ignore[union-attr]
+        inside = torch.zeros(64, 64, dtype=torch.bool)
+        for (left, top, right, bottom), label in zip(found.boxes.int().tolist(), found.labels.tolist(), strict=True):
+            box = image[top:bottom, left:right]
+            inside[top:bottom, left:right] = True
+            share = float((box > 0.5).float().mean())  # disc: pi / 4, square: all, cross: its arms
+            assert (0.67 < share < 0.8, share == 1, share < 0.67)[label]
+            middles.append((left + right) / 2)
+        assert image[~inside].max() < 0.26
+    assert set(middles) == {16.5, 48.5}
+    assert max(len(found.boxes) for found in train.target.objects) == 2  # type: ignore[union-attr]

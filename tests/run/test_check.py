@@ -1,0 +1,37 @@
+"""What ``check`` says of the data, and descriptions of runs that it would not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from evenhand.data.stream import Memory, Stream
+from evenhand.errors import UserError
+from evenhand.run.check import _print_streams
+from evenhand.run.folder import read_model
+
+
+def test_streams_are_counted_by_class_where_they_have_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = Memory(torch.zeros(4, 1, 2, 2, dtype=torch.uint8))
+    streams = {
+        "labelled": Stream(samples, torch.tensor([1, 0, 1, 1]), ("ant", "bee"), "labelled"),
+        "unlabelled": Stream(samples, None, ("ant", "bee"), "unlabelled"),
+        "val": Stream(samples, torch.tensor([1, 1, 1, 1]), ("ant", "bee"), "val"),
+    }
+    _print_streams(streams, Console(width=100))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [
+        ["labelled", "4", "2", "3", "bee", "1", "ant", "3.0"],
+        ["unlabelled", "4", "-", "-", "-", "-"],
+        ["val", "4", "2", "4", "bee", "0", "ant", "a", "class", "is", "empty"],
+    ]
+
+
+def test_a_run_that_names_no_format_is_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(json.dumps({"task": "classify"}))
+    with pytest.raises(UserError, match="format 1"):
+        read_model(tmp_path)
