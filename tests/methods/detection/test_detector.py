@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.target import Found
 from evenhand.errors import UserError
 from evenhand.methods import method_class
+from evenhand.methods.adapt.detector import Sampler
 from evenhand.methods.protocol import Progress
 from evenhand.nets.detection.torchvision import torchvision
 
@@ -273,3 +275,18 @@ def test_domain_heads_start_as_published(data: Any) -> None:
     for layer in heads.instance.layers[:-1]:
         expected = F.relu(layer(expected))
     assert torch.equal(heads.instance(x), heads.instance.layers[-1](expected)[:, 0])
+
+
+def test_regions_of_every_class_are_taken_and_ignored_ones_never() -> None:
+    """Of 8 regions at most a quarter objects, the rest background: all of the few objects, of any class."""
+    like = SimpleNamespace(batch_size_per_image=8, positive_fraction=0.25)
+    sampler = Sampler(SimpleNamespace(seed=0, at=Progress(3, 1, 9)), like)  # type: ignore[arg-type]
+    few = torch.tensor([1] + [0] * 20 + [-1] * 5)
+    many = torch.tensor([1, 2, 3, 1] + [0] * 3 + [-1] * 5)
+    positive, negative = sampler([few, many])
+    assert (positive[0].nonzero().flatten().tolist(), int(negative[0].sum())) == ([0], 7)
+    assert (int(positive[1].sum()), negative[1].nonzero().flatten().tolist()) == (2, [4, 5, 6])
+    for row, taken, background in zip((few, many), positive, negative, strict=True):
+        assert (row[taken.bool()] >= 1).all()
+        assert (row[background.bool()] == 0).all()
+    assert sampler.taken == 13
