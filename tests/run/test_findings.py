@@ -299,6 +299,16 @@ def test_one_class_only_is_one_line(tmp_path: Path) -> None:
         scene(tmp_path / "ant" / f"{i}.png", i)
     with pytest.raises(UserError, match=r"single class, 'ant': put the images of each class in a folder"):
         choose(str(tmp_path))
+    found = find(tmp_path)
+    assert "error: a single class, 'ant': put the images of each class in a folder" in list(problems(found))
+    assert advise(found) == []  # what train would refuse is not advised
+
+
+def test_no_labelled_image_is_one_line(tmp_path: Path) -> None:
+    for i in range(3):
+        scene(tmp_path / "unlabelled" / f"{i}.png", i)
+    with pytest.raises(UserError, match=r"no labelled images: put the images of each class in a folder"):
+        choose(str(tmp_path))
 
 
 def test_a_line_of_pixels_is_named_with_the_remedy(tmp_path: Path) -> None:

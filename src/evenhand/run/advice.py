@@ -27,7 +27,9 @@ class Advice:
 
 
 def advise(findings: Findings) -> list[Advice]:
-    """The rules that fit, best first; of several with the same recipe and settings the first."""
+    """The rules that fit, best first; of several with the same recipe and settings the first. One class fits none."""
+    if findings.alone:
+        return []
     said: dict[tuple[str, tuple[str, ...]], Advice] = {}
     for rule in rules():
         if _fits(rule["when"], findings):

@@ -114,9 +114,12 @@ def _refuse(findings: Findings) -> None:
         if findings.spoils:
             raise UserError(next(problems(findings)).removeprefix("error: "))
         return
-    if len([n for n in findings.train.values() if n]) < 2:
-        only = next(iter(findings.classes), "")
-        raise UserError(f"'{findings.path}' has a single class, '{only}': put the images of each class in a folder")
+    if findings.alone:
+        raise UserError(
+            f"'{findings.path}' has a single class, '{findings.alone}': put the images of each class in a folder"
+        )
+    if not any(findings.train.values()):
+        raise UserError(f"'{findings.path}' has no labelled images: put the images of each class in a folder")
 
 
 def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:

@@ -63,9 +63,16 @@ class Findings:
         return tuple(name for name, n in self.train.items() if n == 1)
 
     @property
+    def alone(self) -> str:
+        """The only class there is to learn, where two are needed."""
+        known = [name for name, n in self.train.items() if n]
+        return known[0] if len(known) == 1 and self.objects is None else ""
+
+    @property
     def spoils(self) -> bool:
         """Whether training would stop at something."""
-        return bool(self.refused or self.unreadable or self.empty or (self.objects and self.objects.spoil))
+        wrong = self.refused or self.unreadable or self.empty or self.alone
+        return bool(wrong or (self.objects and self.objects.spoil))
 
 
 def find(path: str | Path, *, root: str | Path | None = None, **reading: Any) -> Findings:

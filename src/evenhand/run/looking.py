@@ -85,6 +85,8 @@ def problems(findings: Findings) -> Iterator[str]:
         yield from _wrong_boxes(findings.objects, [name for name in findings.classes if not findings.train[name]])
     if findings.empty:
         yield f"error: empty class folders: {few(findings.empty)}; add images or remove them"
+    if findings.alone:
+        yield f"error: a single class, '{findings.alone}': put the images of each class in a folder"
     if findings.single and findings.objects is None:
         told = "they train, but nothing is left to test them on (data.min_per_class); add images"
         yield f"warning: classes with a single sample: {few(findings.single)}; {told}"
