@@ -181,7 +181,7 @@ def test_a_recipe_of_ours_is_the_start() -> None:
     X, y = blobs()
     named = Classifier(recipe="folder:ce-drw-sam", net="mlp", steps=2)
     recipe = named.fit(X, y).recipe_
-    assert (recipe.method.optim.name, recipe.method.weighting, recipe.method.optim.rho) == ("sam", "drw", 0.005)
+    assert (recipe.method.optim.name, recipe.method.weighting, recipe.method.optim.rho) == ("sam", "drw", 0.05)
     assert recipe.method.net.name == "mlp"
     x, k = pictures(side=16)
     sized = Classifier(recipe="folder", steps=1, options={"data.size": 12, "data.normalise": "data"}).fit(x, k)
