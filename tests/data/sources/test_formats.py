@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import os
 import random
 from pathlib import Path
@@ -213,3 +214,11 @@ def test_csv_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_bytes("path,label\nü.png,a".encode("latin1"))
     with pytest.raises(UserError, match=r"list\.csv' is not UTF-8"):
         read(tmp_path / "list.csv")
+
+
+def test_a_short_table_leaves_other_readers_their_long_fields(tmp_path: Path) -> None:
+    """The limit is the process's: it may rise for a long text, and never fall."""
+    before = csv.field_size_limit()
+    tree(tmp_path, "img/1.png")
+    read(table(tmp_path, "path,label\nimg/1.png,a\n"))
+    assert csv.field_size_limit() >= before

@@ -50,7 +50,7 @@ def header_of(path: Path, content: str) -> list[str]:
 
 def rows_of(path: Path, content: str, columns: Columns, *, quote: str) -> Iterator[Row]:
     """Each row with where it stands and its cells, under our names for her columns."""
-    csv.field_size_limit(len(content) + 1)  # the default refuses long texts
+    csv.field_size_limit(max(csv.field_size_limit(), len(content) + 1))  # the default refuses long texts
     reader = _reader(path, content)
     names = columns.renamed([name.strip() for name in next(reader, [])], f"'{path}'")
     try:
