@@ -194,6 +194,26 @@ def test_frozen_features_come_first_and_the_reason_is_written_down(
     assert "recipe: pretrained" in said
 
 
+def test_a_tenth_is_held_out_to_calibrate_where_it_can_be_spared(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in range(12, 20):
+        scene(photos / "ant" / f"{i}.png", i)
+    assert choose(str(photos)).data.val_share is None  # three bees
+    assert "held out" not in capsys.readouterr().out
+    for i in range(3, 20):
+        scene(photos / "bee" / f"{i}.png", i + 40)
+    assert choose(str(photos), seed=1).data.val_share == 0.1
+    assert "a tenth of every class is held out, to calibrate confidences on" in capsys.readouterr().out
+    assert choose(str(photos), ["data.val_share=0"], seed=2).data.val_share == 0
+    for k in ("ant", "bee"):
+        (photos / k).rename(photos.parent / k)
+        (photos / "train").mkdir(exist_ok=True)
+        (photos.parent / k).rename(photos / "train" / k)
+        scene(photos / "val" / k / "0.png", 90 + (k == "bee"))
+    assert choose(str(photos), seed=3).data.val_share is None  # they bring one
+
+
 def test_a_budget_makes_the_images_smaller(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert choose(str(photos), budget=2.6).data.embed_size == 160
     head = choosing.HEAD * 15 / 32 * choose(str(photos)).run.epochs  # a step of the head takes a batch of 32

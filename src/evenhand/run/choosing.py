@@ -30,6 +30,7 @@ TABLES = (".csv", ".tsv", ".jsonl", ".npz", ".json")
 SIDES = (224, 160, 128, 96)
 BACKBONE = "mobilenet_v2"
 LEAST = 3  # epochs; rather smaller images than fewer of them
+CALIBRATE = 20  # images of the smallest class from which some can be spared for it
 HEAD = 0.002  # seconds a step of a small head on features takes, about
 
 
@@ -140,6 +141,11 @@ def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
         choice.tell(
             f"a linear classifier on frozen features of {BACKBONE}: the quick answer; --fine-tune is the slow one"
         )
+    if min(findings.train.values()) >= CALIBRATE and not any(
+        key.rpartition("/")[2] == "val" for key in findings.counts
+    ):
+        choice.values["data.val_share"] = "0.1"
+        choice.tell("a tenth of every class is held out, to calibrate confidences on")
     samples = sum(findings.train.values())
     choice.values["method.batch"] = str(32 if samples < 1000 or fine_tune else 64)
 
