@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
 import torch
 
+from evenhand.errors import UserError
 from evenhand.process import keep_freed
 
 Spawn = Callable[..., Path]
@@ -39,6 +41,17 @@ def global_randomness_untouched() -> Iterator[None]:
     before = torch.get_rng_state()
     yield
     assert torch.equal(torch.get_rng_state(), before), "the global torch generator was used"
+
+
+@pytest.fixture(scope="session")
+def tv() -> ModuleType:
+    """torchvision with its operations; where it cannot be had, what needs it is skipped and says so."""
+    from evenhand.nets.detection.torchvision import torchvision
+
+    try:
+        return torchvision()
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

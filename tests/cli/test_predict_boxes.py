@@ -18,23 +18,15 @@ from PIL import Image
 import evenhand
 from evenhand.errors import UserError
 from evenhand.measure.detection import average_precision
-from evenhand.nets.detection.torchvision import torchvision
 from evenhand.run.measuring import measure
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
 from helpers import save_picture, table
 
+pytestmark = pytest.mark.usefixtures("tv")
 Cli = Callable[..., Any]
 CLASSES = ["disc", "square", "cross"]
 NET = {"short_side": 64, "long_side": 96, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tv() -> Any:
-    try:
-        return torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

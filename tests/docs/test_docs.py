@@ -31,8 +31,6 @@ import torch
 import typer
 
 from evenhand import cli
-from evenhand.errors import UserError
-from evenhand.nets.detection.torchvision import torchvision
 from evenhand.run.choosing import is_data
 from evenhand.run.recipe import load_recipe
 
@@ -83,17 +81,10 @@ def no_network(package: Any, *_: Any) -> None:
 
 @pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_page(page: Path) -> None:
+def test_page(page: Path, request: pytest.FixtureRequest) -> None:
     if page.name == "detection.md":
-        needs_torchvision()
+        request.getfixturevalue("tv")
     check_page(page)
-
-
-def needs_torchvision() -> None:
-    try:
-        torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 def check_page(page: Path) -> None:

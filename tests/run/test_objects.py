@@ -15,7 +15,6 @@ from PIL import Image
 from evenhand.cli import main
 from evenhand.data.sets.scenes import load_shapes
 from evenhand.errors import UserError
-from evenhand.nets.detection.torchvision import torchvision
 from evenhand.report.look import write_look
 from evenhand.run import choosing
 from evenhand.run.advice import advise
@@ -182,13 +181,10 @@ def test_the_page_shows_images_of_each_class(tmp_path: Path) -> None:
     assert page.count("<img") == 18
 
 
+@pytest.mark.usefixtures("tv")
 def test_a_recipe_is_chosen_and_can_be_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
     file = write_coco(tmp_path)
     assert is_data(str(file))
     monkeypatch.setattr(choosing, "time_steps", lambda *_: (0.5, 600, 10))

@@ -15,22 +15,13 @@ from evenhand.data.loader import Batch
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
 from evenhand.data.target import Found
-from evenhand.errors import UserError
 from evenhand.methods import method_class
 from evenhand.methods.adapt.detector import Sampler
 from evenhand.methods.protocol import Progress
-from evenhand.nets.detection.torchvision import torchvision
 
+pytestmark = pytest.mark.usefixtures("tv")
 NET = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
 OPTIM = {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tv() -> Any:
-    try:
-        return torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -123,17 +123,6 @@ def test_boxes_as_a_list_for_each_image_and_images_without_any() -> None:
     assert roi_align(maps, [first[:0]] * 3, 2, 1.0, 2).shape == (0, 2, 2, 2)
 
 
-@pytest.fixture(scope="module")
-def tv():
-    from evenhand.errors import UserError
-    from evenhand.nets.detection.torchvision import torchvision
-
-    try:
-        return torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.usefixtures("tv")
 @pytest.mark.parametrize("aligned", [False, True])
 def test_roi_align_is_torchvisions_fallback_inside_the_map(aligned: bool) -> None:

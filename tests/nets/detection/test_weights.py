@@ -12,18 +12,10 @@ from torch import Tensor, nn
 from evenhand.errors import UserError
 from evenhand.methods.adapt.detector import DetectorNet
 from evenhand.nets.detection.faster_rcnn import build_detector, load_backbone
-from evenhand.nets.detection.torchvision import torchvision
 from evenhand.run.recipe import load_recipe
 
+pytestmark = pytest.mark.usefixtures("tv")
 SMALL = {"short_side": 32, "long_side": 32, "fresh": 8, "pyramid": 8}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tv() -> Any:
-    try:
-        return torchvision()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
