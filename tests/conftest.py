@@ -18,6 +18,15 @@ from evenhand.errors import UserError
 from evenhand.process import keep_freed
 
 Spawn = Callable[..., Path]
+# The script, then an end at once: how libraries bear the closing of an interpreter is for the command line's tests.
+WHOLE = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+os._exit(0)
+"""
 
 torch.set_num_threads(1)
 keep_freed()
@@ -67,7 +76,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Spawn:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(script), str(folder), *map(str, arguments)]
+        command = [sys.executable, "-c", WHOLE, str(script), str(folder), *map(str, arguments)]
         running = [
             subprocess.Popen(
                 command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},

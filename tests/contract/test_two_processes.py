@@ -114,8 +114,7 @@ def main(folder: Path, first: Path) -> None:
     run("sam-drw", common, first, stop_after=3)
     run("sam-drw", common, first, resume=True)
     train(recipe("first", folder / "trained", first))
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")

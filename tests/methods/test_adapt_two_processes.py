@@ -75,8 +75,7 @@ def main(folder: Path) -> None:
         run("odd", folder / "odd")
     except UserError as error:
         (folder / f"odd-{parallel.rank()}").write_text(str(error))
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")

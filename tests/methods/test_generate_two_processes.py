@@ -53,8 +53,7 @@ def main(folder: Path, first: Path) -> None:
     parallel.start(torch.device("cpu"))
     for name in CASES:
         torch.save(run(name, folder / f"{name}-run", first), folder / f"{name}-{parallel.rank()}.pt")
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")

@@ -97,8 +97,7 @@ def main(folder: Path) -> None:
     for name, seed in CASES:
         torch.save(run(name, seed, folder / f"{name}-{seed}-run-{rank}"), folder / f"{name}-{seed}-{rank}.pt")
     torch.save(flex(), folder / f"flex-{rank}.pt")
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,11 @@ def fetched(file: Path, *, fails: bool = False) -> dict[str, Any]:
     return found
 
 
+def native_threads() -> int:
+    """Those of the groups among them, which Python does not know of."""
+    return len(list(Path("/proc/self/task").glob("*"))) if Path("/proc/self/task").is_dir() else -parallel.world()
+
+
 def main(folder: Path) -> None:
     parallel.start(torch.device("cpu"))
     found = {
@@ -55,9 +60,11 @@ def main(folder: Path) -> None:
         "failed": fetched(folder / "b", fails=True),
         "again": fetched(folder / "c"),
     }
-    (folder / f"{parallel.rank()}.json").write_text(json.dumps(found))
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    rank, threads = parallel.rank(), native_threads()
+    parallel.stop()
+    found["left"] = {"world": parallel.world(), "kept": group.patient_group.cache_info().currsize}
+    found["fewer threads"] = native_threads() < threads
+    (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +76,11 @@ def both(two_processes: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("every", "step", "messages"), [(1, 13, 30), (10, 20, 3)])
 def test_all_processes_stop_at_the_same_step(both: list[Any], every: int, step: int, messages: int) -> None:
     assert [found["every"][str(every)] for found in both] == [{"first": step, "messages": messages}] * 2
+
+
+def test_after_stop_no_group_is_left_to_meet_the_end_of_the_interpreter(both: list[Any]) -> None:
+    assert [found["left"] for found in both] == [{"world": 1, "kept": 0}] * 2
+    assert all(found["fewer threads"] for found in both)
 
 
 def test_alone_a_stop_is_at_once() -> None:

@@ -200,8 +200,7 @@ def main(folder: Path) -> None:
     assert parallel.world() == 2
     place = {"rank": parallel.rank(), "writer": parallel.is_writer()}
     torch.save({**find(), "place": place}, folder / f"{parallel.rank()}.pt")
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 # the tests

@@ -181,8 +181,7 @@ def main(folder: Path) -> None:
         "twice": twice(),
     }
     torch.save(found, folder / f"{parallel.rank()}.pt")
-    parallel.barrier()
-    dist.destroy_process_group()
+    parallel.stop()
 
 
 # the tests

@@ -273,8 +273,7 @@ def main(folder: Path) -> None:
     parallel.start(torch.device("cpu"))
     assert parallel.world() == 2
     torch.save({name: step(name) for name in SPLITS}, folder / f"{parallel.rank()}.pt")
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,7 @@ def train(
             print(f"run: {folder}   report: evenhand report {folder}")
         else:
             print(f"paused: {folder}   continue: evenhand train {folder} --resume")
+    parallel.stop()
 
 
 def _chosen(

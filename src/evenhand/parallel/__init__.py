@@ -22,6 +22,7 @@ from evenhand.parallel.group import (
     local_device,
     rank,
     start,
+    stop,
     world,
 )
 from evenhand.parallel.sums import gather, stack, total
@@ -29,7 +30,7 @@ from evenhand.parallel.sums import gather, stack, total
 __all__ = [
     "agreed_stop", "any_process", "average_gradients", "average_statistics", "averaging", "barrier",
     "first_on_machine", "gather", "is_writer", "join_batchnorm", "local_device", "local_statistics", "mean",
-    "rank", "share", "stack", "start", "total", "world",
+    "rank", "share", "stack", "start", "stop", "total", "world",
 ]  # fmt: skip
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from evenhand.parallel.group import world
+from evenhand.parallel.group import bucket_group, world
 
 BUCKET = 25 * 2**20  # bytes of a message that starts before backward has ended, as in torch's DDP
 
@@ -69,7 +68,7 @@ def averaging(parameters: Iterable[nn.Parameter], statistics: Sequence[Tensor] =
     buckets = _buckets(trained[::-1])[:-1]  # the rest is complete only when the pass is
     home = {p: i for i, bucket in enumerate(buckets) for p in bucket}
     awaited = [set(bucket) for bucket in buckets]
-    lane = _lane() if buckets else None
+    lane = bucket_group() if buckets else None
     sent: list[_Message] = []
 
     def arrived(p: Tensor) -> None:
@@ -89,12 +88,6 @@ def averaging(parameters: Iterable[nn.Parameter], statistics: Sequence[Tensor] =
     average_gradients([p for p in trained if p not in home], statistics)
     for message in sent:
         message.read()
-
-
-@cache
-def _lane() -> dist.ProcessGroup | None:
-    """A group for buckets only: BatchNorm sends during backward too, perhaps earlier or later than elsewhere."""
-    return dist.new_group()
 
 
 def _buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:

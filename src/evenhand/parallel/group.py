@@ -32,6 +32,19 @@ def start(device: torch.device, batchnorm: Joining = "joint") -> None:
             dist.init_process_group("gloo")
 
 
+def stop() -> None:
+    """Leave the process group when the work is done, while all its threads can still be joined.
+
+    A group that outlives the interpreter may be met by its own threads when nothing is left to return to, and the
+    process is aborted after its work. Every process must come here.
+    """
+    if dist.is_initialized():
+        barrier()
+        patient_group.cache_clear()
+        bucket_group.cache_clear()
+        dist.destroy_process_group()
+
+
 def local_device(name: str) -> torch.device:
     """``auto`` is this process's GPU if there is one, else the CPU; ``cuda`` is this process's GPU."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
@@ -85,9 +98,15 @@ def agreed_stop(asked: bool, step: int, every: int = 10) -> bool:
 
 
 @cache
-def _patient() -> dist.ProcessGroup | None:
+def patient_group() -> dist.ProcessGroup | None:
     """Downloads may outlast the ten minutes after which nccl gives up."""
     return dist.new_group(backend="gloo", timeout=timedelta(days=1))
+
+
+@cache
+def bucket_group() -> dist.ProcessGroup | None:
+    """For gradients only: BatchNorm sends during backward too, perhaps earlier or later than elsewhere."""
+    return dist.new_group()
 
 
 @contextmanager
@@ -101,7 +120,7 @@ def first_on_machine() -> Iterator[None]:
     if world() == 1 or _inside:
         yield
         return
-    first, group = int(os.environ.get("LOCAL_RANK", 0)) == 0, _patient()
+    first, group = int(os.environ.get("LOCAL_RANK", 0)) == 0, patient_group()
     if not first:
         dist.barrier(group)
     _inside = True

@@ -49,8 +49,7 @@ def main(folder: Path) -> None:
     parallel.start(CPU)
     for name in CASES:
         torch.save(run(name, folder / str(parallel.rank()) / name), folder / f"{name}-{parallel.rank()}.pt")
-    parallel.barrier()
-    torch.distributed.destroy_process_group()
+    parallel.stop()
 
 
 @pytest.fixture(scope="module")
