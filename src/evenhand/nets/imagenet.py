@@ -7,10 +7,7 @@ from torch import Tensor, nn
 
 from evenhand.nets.cifar import conv3x3
 from evenhand.nets.heads import HeadedNet, HeadKind, make_head
-
-
-def conv1x1(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+from evenhand.nets.pointwise import conv1x1
 
 
 class BasicBlock(nn.Module):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from evenhand.nets.cifar import conv3x3
 from evenhand.nets.heads import HeadedNet, HeadKind, make_head
+from evenhand.nets.pointwise import conv1x1
 
 SLOPE = 0.1
 # Slow running statistics, of one pace with the EMA of the weights (decay 0.999).
@@ -25,7 +26,7 @@ class WideBlock(nn.Module):
         self.bn2 = BatchNorm(outputs)
         self.conv2 = conv3x3(outputs, outputs)
         changes = stride != 1 or inputs != outputs
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
+        self.shortcut = conv1x1(inputs, outputs, stride) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.leaky_relu_(self.bn1(x), SLOPE)
