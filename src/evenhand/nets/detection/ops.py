@@ -18,11 +18,9 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     loop settles at least one more box for good, and in practice a few rounds settle all.
     """
     order = scores.sort(descending=True, stable=True).indices
-    ranked = boxes[order]
-    area = (ranked[:, 2:] - ranked[:, :2]).prod(1)
-    low = torch.maximum(ranked[:, None, :2], ranked[None, :, :2])
-    high = torch.minimum(ranked[:, None, 2:], ranked[None, :, 2:])
-    shared = (high - low).clamp_(min=0).prod(2)  # (n, n)
+    left, top, right, bottom = boxes[order].unbind(1)
+    area = (right - left) * (bottom - top)
+    shared = _overlap(left, right).mul_(_overlap(top, bottom))  # (n, n)
     over = (shared / (area[:, None] + area[None] - shared) > iou_threshold).triu_(1)
     keep = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
     while True:
@@ -30,6 +28,12 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         if torch.equal(settled, keep):
             return order[keep]
         keep = settled
+
+
+def _overlap(start: Tensor, stop: Tensor) -> Tensor:
+    """(n, n) lengths that each two of n intervals share."""
+    shared = torch.minimum(stop[:, None], stop[None]).sub_(torch.maximum(start[:, None], start[None]))
+    return shared.clamp_(min=0)
 
 
 def roi_align(
@@ -49,12 +53,12 @@ def roi_align(
     A_x = _weights(corners[:, 0], corners[:, 2], wide, input.shape[3], sampling_ratio, aligned).to(input.dtype)
     A_y = _weights(corners[:, 1], corners[:, 3], tall, input.shape[2], sampling_ratio, aligned).to(input.dtype)
     rows, found = [], []
-    for image, X in enumerate(input):
+    for image, X in enumerate(input.permute(0, 2, 3, 1)):  # channels last: one product with long rows, not many small
         own = (boxes[:, 0] == image).nonzero()[:, 0]
-        down = torch.einsum("rph,chw->rcpw", A_y[own], X)
-        found.append(down @ A_x[own][:, None].transpose(2, 3))
+        down = (A_y[own].flatten(0, 1) @ X.flatten(1)).view(len(own), tall, *X.shape[1:])  # (r, h, W, C)
+        found.append(A_x[own][:, None] @ down)  # (r, h, w, C)
         rows.append(own)
-    return torch.cat(found)[torch.cat(rows).argsort()]
+    return torch.cat(found)[torch.cat(rows).argsort()].permute(0, 3, 1, 2)
 
 
 def _weights(start: Tensor, stop: Tensor, bins: int, length: int, ratio: int, aligned: bool) -> Tensor:
