@@ -33,6 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
     "gsr": {"name": "gsr-gan", "net": {"name": "biggan", "width": 2}},
     "both": {"name": "gsr-gan", "net": {"name": "sngan", "width": 2}, "balance": {"cycle": 1}},
     "style": {**STYLE, "name": "stylegan2", "lecam": 0.5, "gsr": {}},
+    "d2d-ce": {**STYLE, "name": "stylegan2", "condition": "d2d-ce", "contrast": {"size": 4, "margin": 0.5}},
+    "2c": {**STYLE, "name": "stylegan2", "condition": "2c", "contrast": {"size": 4}},
     "twins": {**STYLE, "name": "noisy-twins", "twins": {"sigma": 0.0, "strength": 1.0}},
 }
 

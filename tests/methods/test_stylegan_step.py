@@ -36,6 +36,7 @@ BASE: dict[str, Any] = {
     "path": 0.0,
 }  # fmt: skip
 TWINS = {"sigma": 0.4, "alpha": 0.9, "strength": 0.3, "off_diagonal": 0.2, "start": 1}
+CONTRAST = {"strength": 0.7, "size": 5, "margin": 0.4, "temperature": 0.3}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "unconditional": {"condition": "none", "mixing": 1.0},
@@ -53,6 +54,9 @@ CASES: dict[str, dict[str, Any]] = {
     "twins": {"twins": TWINS | {"sigma": 0.0, "start": 0}},
     "vicreg": {"twins": TWINS | {"kind": "vicreg"}},
     "simclr": {"twins": TWINS | {"kind": "simclr", "temperature": 0.3}},
+    "d2d-ce": {"condition": "d2d-ce", "contrast": CONTRAST, "r1": 1.0, "r1_every": 2, "diffaugment": ["colour"]},
+    "2c": {"condition": "2c", "contrast": CONTRAST},
+    "d2d-ce, noisy twins": {"condition": "d2d-ce", "contrast": CONTRAST, "twins": TWINS},
 }
 
 
@@ -159,11 +163,43 @@ class Written:
     def images(self, ws: Tensor) -> Tensor:
         return self.G.synthesis(ws, self.o["net"].get("noise", "random"), chance=self.grain)
 
-    def judged(self, images: Tensor, labels: Tensor | None) -> Tensor:
+    def augmented(self, images: Tensor) -> Tensor:
         images = diffaugment(images, self.shake, self.o["diffaugment"])
-        if self.o["ada"]:
-            images = augmented(images, self.p, self.shake)
-        return self.D(images, labels if self.o["condition"] != "none" else None)
+        return augmented(images, self.p, self.shake) if self.o["ada"] else images
+
+    def judged(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        if self.o["condition"] in ("d2d-ce", "2c"):
+            return self.contrasted(images, None)[0]
+        return self.D(self.augmented(images), labels if self.o["condition"] != "none" else None)
+
+    def contrasted(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Scores of the images alone and, of images with labels, the weighted loss, one image and pair at a time."""
+        x, D, o = self.augmented(images), self.D, self.o["contrast"]
+        for name in ("b32", "b16", "b8"):
+            x = getattr(D, name)(x)
+        x = D.b4.features(x)
+        scores = D.b4.out(x)[:, 0]
+        if labels is None:
+            return scores, None
+        unit = [v / v.norm() for v in D.embed(x)]
+        proxy = [v / v.norm() for v in D.mapping(labels)]
+        terms = []
+        for i, y in enumerate(labels):
+            others = [j for j in range(len(labels)) if j != i]
+            if self.o["condition"] == "2c":
+                own = torch.exp(unit[i] @ proxy[i] / o["temperature"])
+                near = {j: torch.exp(unit[i] @ unit[j] / o["temperature"]) for j in others}
+                same = sum(near[j] for j in others if labels[j] == y)
+                terms.append(-torch.log((own + same) / (own + sum(near.values()))))
+            else:
+                own = torch.exp(torch.clamp(unit[i] @ proxy[i] - o["margin"], max=0) / o["temperature"])
+                far = [
+                    torch.exp(torch.clamp(unit[i] @ unit[j] - (1 - o["margin"]), min=0) / o["temperature"])
+                    for j in others
+                    if labels[j] != y
+                ]
+                terms.append(-torch.log(own / (own + sum(far))))
+        return scores, o["strength"] * torch.stack(terms).mean()
 
     def twins_loss(self, w: Tensor) -> Tensor:
         half, kind = len(w) // 2, self.o["twins"].get("kind", "barlow")
@@ -214,7 +250,13 @@ class Written:
 
         twins = bool(o["twins"] and o["twins"]["strength"])
         ws, asked = self.styles(BATCH, twins)
-        loss = softplus(-self.judged(self.images(ws), asked)).mean()
+        contrasts = o["condition"] in ("d2d-ce", "2c")
+        if contrasts:
+            score, contrast = self.contrasted(self.images(ws), asked)
+            assert contrast is not None
+            loss = softplus(-score).mean() + contrast
+        else:
+            loss = softplus(-self.judged(self.images(ws), asked)).mean()
         if twins and t >= o["twins"]["start"]:
             loss = loss + o["twins"]["strength"] * self.twins_loss(ws[:, 0])
         if o["gsr"]:
@@ -245,9 +287,10 @@ class Written:
             w_avg = self.G.mapping.w_avg
             w_avg.copy_(0.998 * w_avg + 0.002 * ws[:, 0].mean(0))
             fakes = self.images(ws)
-        real, fake = self.judged(x, y), self.judged(fakes, asked)
+        real, contrast = self.contrasted(x, y) if contrasts else (self.judged(x, y), None)
+        fake = self.judged(fakes, asked)
         self.signs += torch.sign(real).tolist()
-        loss = softplus(-real).mean() + softplus(fake).mean()
+        loss = softplus(-real).mean() + softplus(fake).mean() + (0 if contrast is None else contrast)
         if o["lecam"]:
             loss = loss + o["lecam"] * self.lecam(real, fake)
         self.adam_d.step(loss)
@@ -298,6 +341,7 @@ def test_defaults_are_the_papers() -> None:
         "batch": 128, "condition": "projection", "pad": False, "mixing": 0.9, "r1": 0.01, "r1_every": 16, "path": 2.0,
         "path_every": 4, "path_start": 0, "ema_kimg": 20.0, "ema_rampup": 0.0, "diffaugment": [], "ada": None,
         "lecam": 0.0, "lecam_start": 1, "gsr": None,
+        "contrast": {"strength": 0.25, "size": 512, "margin": 0.98, "temperature": 0.25},
         "net": {"base": 16384, "widest": 512, "latent": 512, "style": 512, "mapping_layers": 8, "residual": True,
                 "group": 8, "noise": "random", "weights_g": "", "weights_d": ""},
         "optim_g": {"lr": 2.5e-3, "beta1": 0.0, "beta2": 0.99, "eps": 1e-8, "clip": None, "precision": "float32"},

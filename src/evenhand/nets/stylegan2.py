@@ -17,6 +17,7 @@ from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from evenhand.nets.stylegan2_layers import LOWEST, Conv, Linear, Mapping, widths_of
 from evenhand.nets.stylegan2_ops import GAIN, activated, binomial, minibatch_std, modulated_conv2d, upsample
@@ -199,40 +200,54 @@ class DiscriminatorEpilogue(nn.Module):
         self.fc = Linear(width * LOWEST**2, width, active=True)
         self.out = Linear(width, outputs)
 
+    def features(self, x: Tensor) -> Tensor:
+        return self.fc(self.conv(minibatch_std(x, self.group)).flatten(1))  # (N, width)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.fc(self.conv(minibatch_std(x, self.group)).flatten(1)))
+        return self.out(self.features(x))
 
 
 class Discriminator(nn.Module):
     """Scores (N,): how real an image is for its label, by the product of its features with the label's vector.
 
     group: of the minibatch standard deviation; residual: False leaves out the blocks' linear ways ("orig").
+    contrast: size of features that are compared with a class's instead; scores are then of the image alone.
     """
 
     def __init__(
         self, size: int, channels: int, num_classes: int, *, base: int = 32768, widest: int = 512, group: int = 4,
-        residual: bool = True,
+        residual: bool = True, contrast: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         if group < 1:
             raise ValueError(f"group is {group}; it must be at least 1, which turns the deviation off")
         widths = widths_of(size, base, widest)
         self.shape, self.num_classes = (channels, size, size), num_classes
-        self.names = [f"b{side}" for side in sorted(widths, reverse=True)]
-        for name, (upper, lower) in zip(self.names, pairwise(sorted(widths, reverse=True)), strict=False):
+        self.names = [f"b{side}" for side in sorted(widths, reverse=True) if side > LOWEST]
+        for name, (upper, lower) in zip(self.names, pairwise(sorted(widths, reverse=True)), strict=True):
             read = channels if upper == size else 0
             self.add_module(name, DiscriminatorBlock(read, widths[upper], widths[lower], residual=residual))
         vector = widths[LOWEST]
-        self.b4 = DiscriminatorEpilogue(vector, vector if num_classes else 1, group)
+        self.projects = bool(num_classes and not contrast)
+        self.b4 = DiscriminatorEpilogue(vector, vector if self.projects else 1, group)
         if num_classes:
-            self.mapping = LabelMapping(0, num_classes, vector, 8)
+            self.mapping = LabelMapping(0, num_classes, contrast or vector, 1 if contrast else 8)
+        if contrast:
+            self.embed = Linear(vector, contrast)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        x = self.b4(self._lowest(images))
+        return (x * self.mapping(labels)).sum(1) / math.sqrt(x.shape[1]) if self.projects else x[:, 0]
+
+    def contrast(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (N,), unit features of the images (N, contrast), and unit vectors of their labels."""
+        x = self.b4.features(self._lowest(images))
+        return self.b4.out(x)[:, 0], normalize(self.embed(x)), normalize(self.mapping(labels))
+
+    def _lowest(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"images are {tuple(images.shape[1:])}; this network takes {self.shape}: resize them")
         x = images
         for name in self.names:
             x = self.get_submodule(name)(x)
-        if not self.num_classes:
-            return x[:, 0]
-        return (x * self.mapping(labels)).sum(1) / math.sqrt(x.shape[1])
+        return x

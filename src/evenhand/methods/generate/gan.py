@@ -36,6 +36,7 @@ from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss
 from evenhand.pieces.player import Player
 from evenhand.randomness import dice
 
+LABELLED = ("projection", "acgan", "d2d-ce", "2c")  # conditions under which drawn images have labels
 STANDING = 16  # batches from which the BatchNorm statistics of evaluation are taken
 
 
@@ -63,7 +64,7 @@ class GAN(Drawer):
         if settings.gsr and settings.gsr.strength:
             self.terms["gsr"] = Spectral(settings.gsr, data.counts, self.generator.net, device)
         self.conditional = settings.condition != "none"
-        self.labelled = settings.condition in ("projection", "acgan") or any(t.labelled for t in self.terms.values())
+        self.labelled = settings.condition in LABELLED or any(t.labelled for t in self.terms.values())
         self.step = 0
         self.noise, self.shake = dice(seed), dice(seed)
 
@@ -156,6 +157,8 @@ class GAN(Drawer):
             loss = generator_loss(verdict.score, self.settings.loss, of_real)
             if verdict.logits is not None and asked is not None:
                 loss = loss + cross_entropy(verdict.logits.float(), asked)
+            if verdict.contrast is not None:
+                loss = loss + verdict.contrast
         return loss
 
     @staticmethod

@@ -9,7 +9,7 @@ steps first; R1 and path length are regularised now and then, in steps of their 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from evenhand.methods.generate.stylegan_tables import (
 )
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
+from evenhand.nets.stylegan2 import Discriminator
 from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, r1_penalty
 from evenhand.pieces.player import Player
@@ -64,7 +65,7 @@ class StyleGAN2(GAN):
     def players(self) -> tuple[Player, Player]:
         s, data = self.settings, self.data
         side = side_of(data.facts.size[0], s.pad)
-        draws, tells = s.net.build(side, data.inputs, len(data.classes), s.condition)
+        draws, tells = s.net.build(side, data.inputs, len(data.classes), s.condition, s.contrast.size * s.contrasts)
         return (
             s.optim_g.lazy_player(draws.to(self.device), s.path_every, ema=0.0),
             s.optim_d.lazy_player(tells.to(self.device), s.r1_every),
@@ -152,11 +153,14 @@ class StyleGAN2(GAN):
             self._drawing().mapping.track(parallel.gather(ws[:, :1]), MEAN_DECAY)
             fakes = self.synthesise(ws)
         with self.discriminator.autocast():
-            of_real = self._judgement(real, labels, learning=True).score.float()
-            of_fake = self._judgement(fakes, asked, learning=True).score.float()
+            verdict = self._judgement(real, labels, learning=True)
+            of_real = verdict.score.float()
+            of_fake = self._judgement(fakes, None if self.settings.contrasts else asked, learning=True).score.float()
         if self.ada:
             self.ada.observe(of_real)
         loss = discriminator_loss(of_real, of_fake, self.settings.loss)
+        if verdict.contrast is not None:
+            loss = loss + verdict.contrast
         if self.settings.lecam:
             loss = loss + self.settings.lecam * self.lecam(of_real, of_fake)
         return loss, {"real": of_real.mean(), "fake": of_fake.mean()}
@@ -165,7 +169,7 @@ class StyleGAN2(GAN):
         """R1 on the reals, augmented anew; in float32 whatever the precision: it is a second derivative."""
 
         def discriminate(x: Tensor) -> Tensor:
-            scores = self._judgement(x, labels, learning=True).score
+            scores = self._judgement(x, None if self.settings.contrasts else labels, learning=True).score
             if self.ada:
                 self.ada.observe(scores)
             return scores
@@ -201,8 +205,11 @@ class StyleGAN2(GAN):
 
     def _judgement(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> Verdict:
         images = self._augmented(images)
-        net: Any = self.discriminator.net.train().requires_grad_(learning)
-        return Verdict(net(images, labels if self.conditional else None), None)
+        s, net = self.settings, cast(Discriminator, self.discriminator.net.train().requires_grad_(learning))
+        if not s.contrasts or labels is None:
+            return Verdict(net(images, labels if self.conditional else None), None)
+        score, features, proxies = net.contrast(images, labels)
+        return Verdict(score, None, s.contrast.strength * s.contrast.loss(s.condition, features, proxies, labels))
 
     def _augmented(self, images: Tensor) -> Tensor:
         images = super()._augmented(images)

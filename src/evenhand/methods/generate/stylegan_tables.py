@@ -18,6 +18,7 @@ from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.methods.generate.tables import Adam, check_drawing
 from evenhand.nets.stylegan2 import Discriminator, Generator
 from evenhand.nets.weights import load_weights
+from evenhand.pieces.class_contrast import conditional_contrast_loss, d2d_ce_loss
 from evenhand.pieces.gan_losses import Adversarial
 from evenhand.pieces.player import Player
 from evenhand.pieces.twin_losses import simclr_loss, vicreg_loss
@@ -39,15 +40,18 @@ class StyleNets(Started):
     weights_g: str = Field("", description="file the generator starts from: names as in stylegan2-ada-pytorch")
     weights_d: str = Field("", description="file the discriminator starts from; '': none")
 
-    def build(self, size: int, channels: int, num_classes: int, condition: str) -> tuple[nn.Module, nn.Module]:
+    def build(
+        self, size: int, channels: int, num_classes: int, condition: str, contrast: int = 0
+    ) -> tuple[nn.Module, nn.Module]:
         classes = 0 if condition == "none" else num_classes
         draws = Generator(
             size, channels, classes, latent=self.latent, style=self.style, base=self.base, widest=self.widest,
             mapping_layers=self.mapping_layers,
         )  # fmt: skip
         tells = Discriminator(
-            size, channels, classes, base=self.base, widest=self.widest, group=self.group, residual=self.residual
-        )
+            size, channels, classes, base=self.base, widest=self.widest, group=self.group, residual=self.residual,
+            contrast=contrast,
+        )  # fmt: skip
         for key, net in (("weights_g", draws), ("weights_d", tells)):
             if file := getattr(self, key):
                 try:
@@ -97,6 +101,20 @@ class TwinsSettings(Settings):
                 return simclr_loss(first, second, temperature=self.temperature)
 
 
+class ContrastSettings(Settings):
+    """[method.contrast]: of the conditions d2d-ce and 2c, with ReACGAN's values."""
+
+    strength: float = Field(0.25, gt=0, description="weight of the loss: on reals for the critic, on fakes for G")
+    size: int = Field(512, gt=0, description="of the features that are compared")
+    margin: float = Field(0.98, ge=0, le=1, description="d2d-ce: cosine from which on a class is near enough")
+    temperature: float = Field(0.25, gt=0, description="of the cosines")
+
+    def loss(self, condition: str, features: Tensor, proxies: Tensor, labels: Tensor) -> Tensor:
+        if condition == "2c":
+            return conditional_contrast_loss(features, proxies, labels, temperature=self.temperature)
+        return d2d_ce_loss(features, proxies, labels, margin=self.margin, temperature=self.temperature)
+
+
 class ADASettings(Settings):
     """[method.ada]: adaptive augmentation of all that is judged."""
 
@@ -115,7 +133,10 @@ class StyleTable(Settings):
 
     batch: int = Field(128, gt=0, description="images of a step of either player, over all processes")
     net: StyleNets = StyleNets()
-    condition: Literal["none", "projection"] = Field("projection", description="whether both players know the class")
+    condition: Literal["none", "projection", "d2d-ce", "2c"] = Field(
+        "projection", description="how the critic knows classes: not at all, by projection, or by contrast of features"
+    )
+    contrast: ContrastSettings = ContrastSettings()
     pad: bool = Field(False, description="black frame up to the next power of two, cropped from what is drawn")
     optim_g: LazyAdam = LazyAdam()
     optim_d: LazyAdam = LazyAdam()
@@ -136,11 +157,15 @@ class StyleTable(Settings):
     measure: Measure = Measure()
 
     @model_validator(mode="after")
-    def _conditional(self) -> StyleTable:
+    def _conditional(self) -> Self:
         if self.condition == "none" and ((self.gsr and self.gsr.strength) or self.twins):
             what = "NoisyTwins acts" if self.twins else "gSR acts"
             raise ValueError(f"{what} on class embeddings: set condition to projection")
         return self
+
+    @property
+    def contrasts(self) -> bool:
+        return self.condition in ("d2d-ce", "2c")
 
 
 class StyleGANSettings(StyleTable):
@@ -182,7 +207,7 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
         raise UserError(f"method.net.base = {bounds.base} leaves no channels at {side} pixels: use at least {side}")
     check_drawing(settings, data, given)
     if bounds.weights_g or bounds.weights_d:
-        bounds.build(side, data.inputs, classes, settings.condition)
+        bounds.build(side, data.inputs, classes, settings.condition, settings.contrast.size * settings.contrasts)
 
 
 def check_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:

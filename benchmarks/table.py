@@ -1,0 +1,208 @@
+"""Evidence: rows of recipes over seeds, as benchmarks/tables/NAME.toml declares them.
+
+    python benchmarks/table.py selmix-fashion                     # trains what is missing, prints the table
+    python benchmarks/table.py selmix-fashion --jobs 2
+    python benchmarks/table.py selmix-fashion --rows base "min recall" --seeds 1 2
+    python benchmarks/table.py selmix-fashion --print             # what is there, nothing is trained
+
+A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl", "data.groups=9/1"]``. With ``@first``
+behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; rows of a seed
+share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its recipe
+and of all that this needs: a table grows from session to session, and what has changed is trained anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from evenhand.process import keep_freed
+from evenhand.run.measuring import measure
+from evenhand.run.needs import needed_recipe
+from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.training import train
+
+HERE = Path(__file__).parent
+Numbers = dict[str, float]
+
+
+@dataclass
+class Table:
+    """What a file declares: metrics by their titles, rows by theirs, and which splits are measured beside the test."""
+
+    name: str
+    columns: dict[str, str]
+    rows: dict[str, str | list[str]]
+    seeds: list[int]
+    also: tuple[str, ...] = ()
+    scale: float = 100.0
+
+    @classmethod
+    def read(cls, name: str) -> Table:
+        return cls(name, **tomllib.loads((HERE / "tables" / f"{name}.toml").read_text()))
+
+    def recipe(self, row: str, seed: int, out: Path) -> Recipe:
+        asked = self.rows[row]
+        name, *more = [asked] if isinstance(asked, str) else asked
+        name, _, need = name.partition("@")
+        folder = out / self.name / str(seed) / "".join(c if c.isalnum() else "-" for c in row)
+        place = [f"run.seed={seed}", f"data.split_seed={seed}", f"run.folder={json.dumps(str(folder))}"]
+        here = [*place, "run.threads=1", "run.progress=false", "run.resume=true"]
+        recipe = load_recipe(name, [*here, *more])
+        return needed_recipe(need, recipe.needs[need], recipe) if need else recipe
+
+    @property
+    def ledger(self) -> Path:
+        return HERE / "results" / "kept" / f"{self.name}.jsonl"
+
+    def kept(self) -> dict[str, Numbers]:
+        """Numbers by the digest of what was trained."""
+        if not self.ledger.exists():
+            return {}
+        records = map(json.loads, self.ledger.read_text().splitlines())
+        return {record["digest"]: record["numbers"] for record in records}
+
+    def keep(self, row: str, seed: int, digest: str, numbers: Numbers) -> None:
+        record = {"row": row, "seed": seed, "date": str(datetime.date.today()), "digest": digest, "numbers": numbers}
+        self.ledger.parent.mkdir(exist_ok=True)
+        with self.ledger.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def whole_digest(recipe: Recipe) -> str:
+    """Of a recipe and of all that it needs, and that needs."""
+    parts = [recipe.digest()]
+    parts += [whole_digest(needed_recipe(name, need, recipe)) for name, need in sorted(recipe.needs.items())]
+    return parts[0] if len(parts) == 1 else sha256(" ".join(parts).encode()).hexdigest()[:16]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def numbers_of(folder: Path, also: tuple[str, ...]) -> Numbers:
+    """What was measured of a run, without what is of single classes."""
+    found: Numbers = {}
+    for prefix, file in [("", "measure.json"), *((f"{split}.", f"measure-{split}.json") for split in also)]:
+        for key, value in _flat(json.loads((folder / file).read_text())).items():
+            if isinstance(value, float) and not key.startswith(("reliability.", "temperature.")):
+                found[prefix + key] = round(value, 6)
+    return found
+
+
+def run(recipe: Recipe, also: tuple[str, ...]) -> Numbers:
+    keep_freed()
+    folder = Path(recipe.run.folder)
+    if not (folder / "measure.json").is_file():
+        train(recipe)
+    for split in also:
+        if not (folder / f"measure-{split}.json").is_file():
+            measure(folder, split=split)
+    return numbers_of(folder, also)
+
+
+def trained(recipes: dict[Any, Recipe], also: tuple[str, ...], jobs: int) -> Iterator[tuple[Any, Numbers]]:
+    if jobs == 1:
+        yield from ((key, run(recipe, also)) for key, recipe in recipes.items())
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(run, recipe, also): key for key, recipe in recipes.items()}
+        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+
+
+def fill(table: Table, rows: list[str], seeds: list[int], out: Path, jobs: int) -> None:
+    """Train what is not kept: first what several rows share, then the rows."""
+    kept = table.kept()
+    recipes = {(row, seed): table.recipe(row, seed, out) for seed in seeds for row in rows}
+    recipes = {key: recipe for key, recipe in recipes.items() if whole_digest(recipe) not in kept}
+    shared = {
+        (other := needed_recipe(name, need, recipe)).run.folder: other
+        for recipe in recipes.values()
+        for name, need in recipe.needs.items()
+    }
+    shared = {folder: other for folder, other in shared.items() if not (Path(folder) / "measure.json").is_file()}
+    for number, _ in enumerate(trained(shared, (), jobs), 1):
+        print(f"{number} of {len(shared)} that several rows need", file=sys.stderr, flush=True)
+    for number, ((row, seed), numbers) in enumerate(trained(recipes, table.also, jobs), 1):
+        table.keep(row, seed, whole_digest(recipes[row, seed]), numbers)
+        print(f"{number} of {len(recipes)}: {row}, seed {seed}", file=sys.stderr, flush=True)
+
+
+def spread(values: list[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
+
+
+def paired(gaps: list[float]) -> str:
+    if len(gaps) < 2:
+        return "".join(f"{gap:+.1f}" for gap in gaps) or "not run"
+    return f"{statistics.mean(gaps):+.1f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.1f}"
+
+
+def text(table: Table, rows: list[str], seeds: list[int], against: str) -> str:
+    """Mean ± standard deviation; then differences, paired within seeds, ± standard error."""
+    kept, out = table.kept(), Path("runs/tables")
+    found = {
+        row: {s: kept[digest] for s in seeds if (digest := whole_digest(table.recipe(row, s, out))) in kept}
+        for row in rows
+    }
+
+    def values(row: str, column: str) -> dict[int, float]:
+        return {seed: table.scale * numbers[column] for seed, numbers in found[row].items() if column in numbers}
+
+    head = ["| row | seeds | " + " | ".join(table.columns) + " |", "|:--|--:|" + "--:|" * len(table.columns)]
+    lines = [*head]
+    for row in rows:
+        cells = [spread([*v.values()]) if (v := values(row, column)) else "–" for column in table.columns.values()]
+        lines.append(
+            f"| {row} | {len(found[row])} | " + " | ".join(cells) + " |" if found[row] else f"| {row} | not run |"
+        )
+    if against in rows:
+        lines += [f"\nDifference to {against}, paired within seeds, ± standard error:\n", *head]
+        for row in [row for row in rows if row != against and found[row]]:
+            pairs = [(values(row, column), values(against, column)) for column in table.columns.values()]
+            gaps = [[mine[s] - other[s] for s in mine if s in other] for mine, other in pairs]
+            cells = [paired(some) if some else "–" for some in gaps]
+            lines.append(f"| {row} | {max(map(len, gaps))} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    known = sorted(file.stem for file in (HERE / "tables").glob("*.toml"))
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("table", choices=known)
+    ask.add_argument("--rows", nargs="+", help="only these")
+    ask.add_argument("--seeds", type=int, nargs="+", help="only these")
+    ask.add_argument("--against", help="the row that others are compared with; the first, if nothing is said")
+    ask.add_argument("--jobs", type=int, default=1, help="runs at a time; on a CPU, one for each core")
+    ask.add_argument("--print", action="store_true", dest="only_print", help="what is kept, without training")
+    ask.add_argument("--out", type=Path, default=Path("runs/tables"))
+    given = ask.parse_args()
+    table = Table.read(given.table)
+    rows, seeds = given.rows or [*table.rows], given.seeds or table.seeds
+    unknown = [row for row in [*rows, *([given.against] if given.against else [])] if row not in table.rows]
+    if unknown:
+        sys.exit(f"no row {', '.join(map(repr, unknown))} in {given.table}: it has {', '.join(map(repr, table.rows))}")
+    if not given.only_print:
+        fill(table, rows, seeds, given.out, given.jobs)
+    print(f"{datetime.date.today()}, seeds {', '.join(map(str, seeds))}, each with its own split\n")
+    print(text(table, rows, seeds, given.against or rows[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Evidence tables: rows can be trained, what is kept belongs to what was trained, differences are paired."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return importlib.import_module("table")
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (BENCHMARKS / "tables").glob("*.toml")))
+def test_every_row_of_every_table_is_a_recipe_of_its_own(program: ModuleType, name: str, tmp_path: Path) -> None:
+    table = program.Table.read(name)
+    recipes = [table.recipe(row, table.seeds[0], tmp_path) for row in table.rows]
+    assert len({program.whole_digest(recipe) for recipe in recipes}) == len(recipes)
+    assert all(recipe.run.seed == recipe.data.split_seed == table.seeds[0] for recipe in recipes)
+    assert len({recipe.run.folder for recipe in recipes}) == len(recipes)
+
+
+def test_a_row_that_is_needed_by_others_is_the_very_run_they_need(program: ModuleType, tmp_path: Path) -> None:
+    table = program.Table.read("selmix-fashion")
+    base = table.recipe("base", 1, tmp_path)
+    tuned = table.recipe("SelMix for min recall", 1, tmp_path)
+    needed = program.needed_recipe("first", tuned.needs["first"], tuned)
+    assert (base.run.folder, base.digest()) == (needed.run.folder, needed.digest())
+
+
+def test_a_change_of_what_is_needed_changes_the_digest(program: ModuleType) -> None:
+    recipe = program.load_recipe("selmix-fashion:min-recall")
+    longer = recipe.changed({"needs.first.set": {"run.steps": 2000}})
+    seeded = recipe.changed({"run.seed": 1})
+    assert len({program.whole_digest(some) for some in (recipe, longer, seeded)}) == 3
+    assert program.whole_digest(recipe.changed({"run.threads": 2})) == program.whole_digest(recipe)
+
+
+@pytest.fixture
+def two_rows(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(program, "HERE", tmp_path)
+    (tmp_path / "results").mkdir()
+    rows = {"plain": "fashion-lt:ce", "other": ["fashion-lt:la", "run.epochs=2"], "third": "fashion-lt:vs"}
+    return program.Table("tiny", {"recall": "mean_recall"}, rows, [1, 2, 3])
+
+
+def keep(program: ModuleType, table: Any, row: str, seed: int, value: float) -> None:
+    table.keep(row, seed, program.whole_digest(table.recipe(row, seed, Path("runs"))), {"mean_recall": value})
+
+
+def test_means_and_paired_differences_by_hand(program: ModuleType, two_rows: Any) -> None:
+    for seed, plain, other in ((1, 0.5, 0.6), (2, 0.3, 0.5), (3, 0.7, 0.7)):
+        keep(program, two_rows, "plain", seed, plain)
+        keep(program, two_rows, "other", seed, other)
+    lines = program.text(two_rows, [*two_rows.rows], [1, 2, 3], "plain").splitlines()
+    assert lines[2] == "| plain | 3 | 50.0 ± 20.0 |"
+    assert lines[4] == "| third | not run |"
+    assert lines[-1] == "| other | 3 | +10.0 ± 5.8 |"  # 10, 20, 0: deviation 10 / sqrt 3
+
+
+def test_differences_are_of_the_seeds_that_both_have(program: ModuleType, two_rows: Any) -> None:
+    for seed, value in ((1, 0.5), (2, 0.4)):
+        keep(program, two_rows, "plain", seed, value)
+    keep(program, two_rows, "other", 2, 0.5)
+    keep(program, two_rows, "other", 3, 0.9)
+    lines = program.text(two_rows, ["plain", "other"], [1, 2, 3], "plain").splitlines()
+    assert lines[-1] == "| other | 1 | +10.0 |"
+
+
+def test_what_is_kept_is_not_trained_again_and_a_changed_recipe_is(
+    program: ModuleType, two_rows: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trained: list[tuple[str, int]] = []
+
+    def run(recipe: Any, _: tuple[str, ...]) -> dict[str, float]:
+        trained.append((recipe.method.loss, recipe.run.seed))
+        return {"mean_recall": 0.5}
+
+    monkeypatch.setattr(program, "run", run)
+    program.fill(two_rows, ["plain", "other"], [1, 2], tmp_path, 1)
+    assert trained == [("ce", 1), ("la", 1), ("ce", 2), ("la", 2)]
+    two_rows.rows["other"] = ["fashion-lt:la", "run.epochs=3"]
+    program.fill(two_rows, ["plain", "other"], [1, 2], tmp_path, 1)
+    assert trained[4:] == [("la", 1), ("la", 2)]
+
+
+def test_numbers_of_a_run_leave_out_lists_and_calibration(program: ModuleType, tmp_path: Path) -> None:
+    measured = {"task": "classify", "accuracy": 0.5, "recall": [0.1], "group_recall": {"tail": 0.25}, "samples": 10}
+    (tmp_path / "measure.json").write_text(json.dumps({**measured, "temperature": {"value": 1.5}}))
+    (tmp_path / "measure-test-new.json").write_text(json.dumps({"map": 0.125}))
+    found = program.numbers_of(tmp_path, ("test-new",))
+    assert found == {"accuracy": 0.5, "group_recall.tail": 0.25, "test-new.map": 0.125}
