@@ -6,8 +6,8 @@
     python benchmarks/table.py selmix-fashion --print             # what is there, nothing is trained
 
 A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl", "data.groups=9/1"]``. With ``@first``
-behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; rows of a seed
-share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its recipe
+behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; all tables of a
+seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its recipe
 and of all that this needs: a table grows from session to session, and what has changed is trained anew.
 """
 
@@ -47,7 +47,6 @@ class Table:
     rows: dict[str, str | list[str]]
     seeds: list[int]
     also: tuple[str, ...] = ()
-    scale: float = 100.0
 
     @classmethod
     def read(cls, name: str) -> Table:
@@ -57,7 +56,7 @@ class Table:
         asked = self.rows[row]
         name, *more = [asked] if isinstance(asked, str) else asked
         name, _, need = name.partition("@")
-        folder = out / self.name / str(seed) / "".join(c if c.isalnum() else "-" for c in row)
+        folder = out / str(seed) / f"{self.name}-{''.join(c if c.isalnum() else '-' for c in row)}"
         place = [f"run.seed={seed}", f"data.split_seed={seed}", f"run.folder={json.dumps(str(folder))}"]
         here = [*place, "run.threads=1", "run.progress=false", "run.resume=true"]
         recipe = load_recipe(name, [*here, *more])
@@ -68,11 +67,9 @@ class Table:
         return HERE / "results" / "kept" / f"{self.name}.jsonl"
 
     def kept(self) -> dict[str, Numbers]:
-        """Numbers by the digest of what was trained."""
-        if not self.ledger.exists():
-            return {}
-        records = map(json.loads, self.ledger.read_text().splitlines())
-        return {record["digest"]: record["numbers"] for record in records}
+        """Numbers by the digest of what was trained, for whichever table."""
+        lines = (line for file in self.ledger.parent.glob("*.jsonl") for line in file.read_text().splitlines())
+        return {record["digest"]: record["numbers"] for record in map(json.loads, lines)}
 
     def keep(self, row: str, seed: int, digest: str, numbers: Numbers) -> None:
         record = {"row": row, "seed": seed, "date": str(datetime.date.today()), "digest": digest, "numbers": numbers}
@@ -155,7 +152,7 @@ def paired(gaps: list[float]) -> str:
 
 
 def text(table: Table, rows: list[str], seeds: list[int], against: str) -> str:
-    """Mean ± standard deviation; then differences, paired within seeds, ± standard error."""
+    """Mean ± standard deviation in %; then differences, paired within seeds, ± standard error."""
     kept, out = table.kept(), Path("runs/tables")
     found = {
         row: {s: kept[digest] for s in seeds if (digest := whole_digest(table.recipe(row, s, out))) in kept}
@@ -163,7 +160,7 @@ def text(table: Table, rows: list[str], seeds: list[int], against: str) -> str:
     }
 
     def values(row: str, column: str) -> dict[int, float]:
-        return {seed: table.scale * numbers[column] for seed, numbers in found[row].items() if column in numbers}
+        return {seed: 100 * numbers[column] for seed, numbers in found[row].items() if column in numbers}
 
     head = ["| row | seeds | " + " | ".join(table.columns) + " |", "|:--|--:|" + "--:|" * len(table.columns)]
     lines = [*head]
