@@ -93,11 +93,11 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def numbers_of(folder: Path, also: tuple[str, ...]) -> Numbers:
-    """What was measured of a run, without what is of single classes."""
+    """What was measured of a run, without lists, such as what is of single classes."""
     found: Numbers = {}
     for prefix, file in [("", "measure.json"), *((f"{split}.", f"measure-{split}.json") for split in also)]:
         for key, value in _flat(json.loads((folder / file).read_text())).items():
-            if isinstance(value, float) and not key.startswith(("reliability.", "temperature.")):
+            if isinstance(value, float):
                 found[prefix + key] = round(value, 6)
     return found
 

@@ -93,9 +93,9 @@ def test_what_is_kept_is_not_trained_again_and_a_changed_recipe_is(
     assert trained[4:] == [("la", 1), ("la", 2)]
 
 
-def test_numbers_of_a_run_leave_out_lists_and_calibration(program: ModuleType, tmp_path: Path) -> None:
+def test_numbers_of_a_run_leave_out_lists_and_words(program: ModuleType, tmp_path: Path) -> None:
     measured = {"task": "classify", "accuracy": 0.5, "recall": [0.1], "group_recall": {"tail": 0.25}, "samples": 10}
     (tmp_path / "measure.json").write_text(json.dumps({**measured, "temperature": {"value": 1.5}}))
     (tmp_path / "measure-test-new.json").write_text(json.dumps({"map": 0.125}))
     found = program.numbers_of(tmp_path, ("test-new",))
-    assert found == {"accuracy": 0.5, "group_recall.tail": 0.25, "test-new.map": 0.125}
+    assert found == {"accuracy": 0.5, "group_recall.tail": 0.25, "temperature.value": 1.5, "test-new.map": 0.125}
