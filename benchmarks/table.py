@@ -60,7 +60,9 @@ class Table:
         place = [f"run.seed={seed}", f"data.split_seed={seed}", f"run.folder={json.dumps(str(folder))}"]
         here = [*place, "run.threads=1", "run.progress=false", "run.resume=true"]
         recipe = load_recipe(name, [*here, *more])
-        return needed_recipe(need, recipe.needs[need], recipe) if need else recipe
+        if need:
+            return needed_recipe(need, recipe.needs[need], recipe)
+        return recipe.changed({"run.folder": f"{folder}-{whole_digest(recipe)[:8]}"})  # what has changed has another
 
     @property
     def ledger(self) -> Path:
