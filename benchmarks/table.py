@@ -7,8 +7,8 @@
 
 A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl", "data.groups=9/1"]``. With ``@first``
 behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; all tables of a
-seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its recipe
-and of all that this needs: a table grows from session to session, and what has changed is trained anew.
+seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its
+recipe and of all that this needs: a table grows from session to session, and what has changed is trained anew.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_a_change_of_what_is_needed_changes_the_digest(program: ModuleType) -> N
     assert program.whole_digest(recipe.changed({"run.threads": 2})) == program.whole_digest(recipe)
 
 
-def test_a_changed_row_finds_no_folder_of_the_old_one(program: ModuleType, two_rows: Any, tmp_path: Path) -> None:
+def test_a_changed_row_finds_no_folder_of_the_old_one(two_rows: Any, tmp_path: Path) -> None:
     before = two_rows.recipe("other", 1, tmp_path).run.folder
     two_rows.rows["other"] = ["fashion-lt:la", "run.epochs=3"]
     after = two_rows.recipe("other", 1, tmp_path).run.folder

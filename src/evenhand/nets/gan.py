@@ -34,7 +34,6 @@ class Verdict(NamedTuple):
 
     score: Tensor  # (N,), raw: high for real
     logits: Tensor | None  # (N, K) class logits of an ACGAN
-    contrast: Tensor | None = None  # the loss of a critic that contrasts classes, weighted
 
 
 def batchnorm(num_classes: int | None, *, spectral_tables: bool = False, grouped: bool = False) -> Norm:

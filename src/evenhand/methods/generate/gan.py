@@ -157,8 +157,6 @@ class GAN(Drawer):
             loss = generator_loss(verdict.score, self.settings.loss, of_real)
             if verdict.logits is not None and asked is not None:
                 loss = loss + cross_entropy(verdict.logits.float(), asked)
-            if verdict.contrast is not None:
-                loss = loss + verdict.contrast
         return loss
 
     @staticmethod

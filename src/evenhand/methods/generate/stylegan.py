@@ -9,7 +9,7 @@ steps first; R1 and path length are regularised now and then, in steps of their 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,8 @@ from evenhand.methods.generate.stylegan_tables import (
 )
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
-from evenhand.nets.stylegan2 import Discriminator
 from evenhand.pieces.ada import ADA
-from evenhand.pieces.gan_losses import LeCam, discriminator_loss, r1_penalty
+from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty
 from evenhand.pieces.player import Player
 from evenhand.pieces.stylegan import agreement, average_decay, path_lengths
 from evenhand.pieces.twins import EmbeddingNoise, noise_scale
@@ -153,23 +152,25 @@ class StyleGAN2(GAN):
             self._drawing().mapping.track(parallel.gather(ws[:, :1]), MEAN_DECAY)
             fakes = self.synthesise(ws)
         with self.discriminator.autocast():
-            verdict = self._judgement(real, labels, learning=True)
-            of_real = verdict.score.float()
-            of_fake = self._judgement(fakes, None if self.settings.contrasts else asked, learning=True).score.float()
+            of_real, contrast = self._judged(real, labels, learning=True)
+            of_real, of_fake = of_real.float(), self._judgement(fakes, asked, learning=True).score.float()
         if self.ada:
             self.ada.observe(of_real)
-        loss = discriminator_loss(of_real, of_fake, self.settings.loss)
-        if verdict.contrast is not None:
-            loss = loss + verdict.contrast
+        loss = discriminator_loss(of_real, of_fake, self.settings.loss) + contrast
         if self.settings.lecam:
             loss = loss + self.settings.lecam * self.lecam(of_real, of_fake)
         return loss, {"real": of_real.mean(), "fake": of_fake.mean()}
+
+    def fooling_loss(self, fakes: Tensor, asked: Tensor | None, real: Tensor, labels: Tensor) -> Tensor:
+        with self.discriminator.autocast():
+            scores, contrast = self._judged(fakes, asked)
+            return generator_loss(scores, self.settings.loss) + contrast
 
     def regularise(self, real: Tensor, labels: Tensor) -> Tensor:
         """R1 on the reals, augmented anew; in float32 whatever the precision: it is a second derivative."""
 
         def discriminate(x: Tensor) -> Tensor:
-            scores = self._judgement(x, None if self.settings.contrasts else labels, learning=True).score
+            scores = self._judgement(x, labels, learning=True).score
             if self.ada:
                 self.ada.observe(scores)
             return scores
@@ -204,12 +205,18 @@ class StyleGAN2(GAN):
         return self.generator.net.train()
 
     def _judgement(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> Verdict:
-        images = self._augmented(images)
-        s, net = self.settings, cast(Discriminator, self.discriminator.net.train().requires_grad_(learning))
+        net: Any = self.discriminator.net.train().requires_grad_(learning)
+        return Verdict(net(self._augmented(images), labels if self.conditional else None), None)
+
+    def _judged(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> tuple[Tensor, Tensor]:
+        """Scores, and what a critic that contrasts classes has against these images; else 0."""
+        s = self.settings
         if not s.contrasts or labels is None:
-            return Verdict(net(images, labels if self.conditional else None), None)
-        score, features, proxies = net.contrast(images, labels)
-        return Verdict(score, None, s.contrast.strength * s.contrast.loss(s.condition, features, proxies, labels))
+            score = self._judgement(images, labels, learning=learning).score
+            return score, score.new_zeros(())
+        net: Any = self.discriminator.net.train().requires_grad_(learning)
+        score, features, proxies = net.contrast(self._augmented(images), labels)
+        return score, s.contrast.strength * s.contrast.loss(s.condition, features, proxies, labels)
 
     def _augmented(self, images: Tensor) -> Tensor:
         images = super()._augmented(images)
