@@ -5,6 +5,7 @@
     python benchmarks/active.py active-emoji --pair noto:twemoji --ablation
 
 Experiments go to runs/active/RECIPE/SOURCE-TARGET/TRAINING-SELECTOR-SEED and are kept; repeat the command to go on.
+Seed s trains with seed s on split s.
 "mean of rounds" is the mean accuracy after each round of labels, last checkpoints; differences to random are paired by
 seed, ± is one standard error. ``--ablation`` takes S3VAADA's three terms apart and its training, too. The training with
 no labels yet is shared by all selectors of a seed.
@@ -39,8 +40,9 @@ def experiment(name: str, pair: str, training: str, by: str, seed: int, out: Pat
     source, _, target = pair.partition(":")
     domains = [f"data.source={json.dumps([source])}", f"data.target={target}"] if pair else []
     folder = out / name / (f"{source}-{target}" if pair else "as-written") / f"{training}-{by}-{seed}"
-    place = [f"run.folder={json.dumps(str(folder))}", f"run.seed={seed}", "run.resume=true", "run.progress=false"]
-    return load_recipe(f"{name}:{training}", [*domains, *place, "run.threads=1", f"cycles.by={by}", *more])
+    place = [f"run.folder={json.dumps(str(folder))}", f"run.seed={seed}", f"data.split_seed={seed}"]
+    here = [*place, "run.resume=true", "run.progress=false", "run.threads=1"]
+    return load_recipe(f"{name}:{training}", [*domains, *here, f"cycles.by={by}", *more])
 
 
 def share_first(recipe: Recipe, done: Path) -> None:

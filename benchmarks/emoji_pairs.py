@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evenhand.data.sets.catalogue import DATASETS, load
-from evenhand.data.sets.shifted import STYLES, common_emoji, split_emoji
+from evenhand.data.sets.catalogue import load
+from evenhand.data.sets.shifted import STYLES
 from evenhand.randomness import dice
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all
@@ -40,42 +40,33 @@ ROWS = {
 SDAT = {f"rho {rho}": ("cdan-sdat", [f"method.rho={rho}"]) for rho in (0.02, 0.05, 0.2, 0.5)}
 
 
-def write_splits(seed: int, noise: float, out: Path) -> dict[str, Path]:
-    """A file for each style: images split by emoji, a share of the training labels replaced at random."""
-    folders = [package.folder for package in DATASETS["emoji-home"].packages]
-    icons = {s: json.loads(next(f.rglob("icons.json")).read_bytes()) for s, f in zip(STYLES, folders, strict=False)}
-    classes, names, labels = common_emoji(icons, folders[: len(STYLES)], folders[len(STYLES)], 10)
-    built_in = dict(zip(("test", "val"), split_emoji(labels, names, 0), strict=True))
-    built_in["train"] = ~(built_in["test"] | built_in["val"])
-    test, val = split_emoji(labels, names, seed)
-    streams, files = load("emoji-home"), {}
+def write_noisy(seed: int, noise: float, out: Path) -> dict[str, Path]:
+    """A file for each style, split by that seed, with a share of the training labels replaced at random."""
+    streams, files = load("emoji-home", split_seed=seed), {}
     for style in STYLES:
         files[style] = out / f"split-{seed}" / f"noise-{noise}" / f"{style}.npz"
         if files[style].exists():
             continue
-        images = np.zeros((len(names), 3, 64, 64), np.uint8)
-        for part, mask in built_in.items():
-            stream = streams[f"{style}/{part}"]
-            assert stream.labels is not None
-            assert (stream.labels.numpy() == labels[mask]).all()
-            images[mask] = stream.fetch(torch.arange(len(stream))).numpy()
-        told = labels.copy()
-        chance = np.random.default_rng(int(dice(seed, "label noise").initial_seed()) % 2**32)
-        wrong = chance.random(len(told)) < noise
-        told[wrong] = chance.integers(len(classes), size=wrong.sum())
-        kept = {"train": ~(test | val), "val": val, "test": test}
+        parts = {split: streams[f"{style}/{split}"] for split in ("train", "val", "test")}
+        arrays = {f"x_{split}": s.fetch(torch.arange(len(s))).permute(0, 2, 3, 1) for split, s in parts.items()}
+        arrays |= {f"y_{split}": s.labels.clone() for split, s in parts.items() if s.labels is not None}
+        chance, told = dice(seed, "label noise"), arrays["y_train"]  # the same emoji in every style
+        wrong = torch.rand(len(told), generator=chance) < noise
+        told[wrong] = torch.randint(len(parts["train"].classes), told.shape, generator=chance)[wrong]
         files[style].parent.mkdir(parents=True, exist_ok=True)
-        arrays = {f"x_{part}": images[mask].transpose(0, 2, 3, 1) for part, mask in kept.items()}
-        arrays |= {f"y_{part}": (told if part == "train" else labels)[mask] for part, mask in kept.items()}
-        np.savez(files[style], classes=np.array(classes), **arrays)
+        np.savez(files[style], classes=np.array(parts["train"].classes), **{k: v.numpy() for k, v in arrays.items()})
     return files
 
 
 def recipe_for(
-    row: tuple[str, list[str]], files: dict[str, Path], pair: tuple[str, str], folder: Path, seed: int
+    row: tuple[str, list[str]], noise: float, pair: tuple[str, str], folder: Path, seed: int, out: Path
 ) -> Recipe:
-    source, target = (str(files[style]) for style in pair)
-    data = [f"data.set={json.dumps(source)}", "data.source=[]", f"data.target={json.dumps(target)}"]
+    source, target = pair
+    data = [f"data.source={json.dumps([source])}", f"data.target={target}", f"data.split_seed={seed}"]
+    if noise:
+        files = write_noisy(seed, noise, out)
+        data = [f"data.set={json.dumps(str(files[source]))}", "data.source=[]"]
+        data += [f"data.target={json.dumps(str(files[target]))}"]
     place = [f"run.folder={json.dumps(str(folder))}", f"run.seed={seed}", "run.resume=true", "run.progress=false"]
     return load_recipe(f"emoji-home:{row[0]}", [*data, *place, *row[1]])
 
@@ -84,13 +75,11 @@ def study(given: argparse.Namespace, rows: dict[str, tuple[str, list[str]]], pai
     """{row: (seeds, pairs) accuracies in %}; what is missing is trained."""
     folders = {}
     wanted = []
-    for seed in given.seeds:
-        files = write_splits(seed, noise, given.out / "data")
-        for pair, name in itertools.product(pairs, rows):
-            folder = given.out / f"noise-{noise}" / "-".join(pair) / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
-            folders[name, seed, pair] = folder
-            if not (folder / "measure.json").exists():
-                wanted.append(recipe_for(rows[name], files, pair, folder, seed))
+    for seed, pair, name in itertools.product(given.seeds, pairs, rows):
+        folder = given.out / f"noise-{noise}" / "-".join(pair) / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
+        folders[name, seed, pair] = folder
+        if not (folder / "measure.json").exists():
+            wanted.append(recipe_for(rows[name], noise, pair, folder, seed, given.out / "data"))
     train_all(wanted, given.jobs)
 
     def accuracy(key: tuple) -> float:

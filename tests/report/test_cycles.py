@@ -28,11 +28,14 @@ from evenhand.report.cycles import (
 ALSO = ("label-free:infomax", "oracle:accuracy")
 
 
-def experiment(root: Path, name: str, by: str, seed: int, last: list[float], complete: bool = True) -> Path:
+def experiment(
+    root: Path, name: str, by: str, seed: int, last: list[float], complete: bool = True, split: int = 0
+) -> Path:
     """Accuracies of cycles; the best on test is always two points above the last checkpoint."""
     folder = root / f"{name}-{seed}"
     folder.mkdir(parents=True)
     recipe = f'[method]\nname = "vaada"\n[cycles]\nby = "{by}"\ncount = 2\nbudget = 0.1\n[run]\nseed = {seed}\n'
+    recipe += f"[data]\nsplit_seed = {split}\n"
     (folder / "cycles.toml").write_text(recipe)
     rows: list[dict[str, Any]] = []
     for cycle, accuracy in enumerate(last):
@@ -72,6 +75,14 @@ def test_mean_and_standard_error_over_seeds(folders: list[Path]) -> None:
     assert found["4 labels"] == f"42.0 ± {stdev([40, 44]) / math.sqrt(2):.1f}"
     assert found["seeds"] == "2"
     assert found["mean of rounds"].startswith("47.5 ±")  # of (40, 50) and (44, 56): 45 and 50
+
+
+def test_splits_that_go_with_the_seed_are_one_group_others_are_not(tmp_path: Path) -> None:
+    own = [experiment(tmp_path, "own", "random", seed, [0.3, 0.4, 0.5], split=seed) for seed in (1, 2)]
+    (one,) = group_experiments(own)
+    assert one.seeds == [1, 2]
+    apart = [experiment(tmp_path, f"split{split}", "random", 3, [0.3, 0.4, 0.5], split=split) for split in (5, 6)]
+    assert [g.seeds for g in group_experiments([*own, *apart])] == [[1, 2], [3], [3]]
 
 
 def test_differences_are_paired_by_seed(folders: list[Path]) -> None:

@@ -39,7 +39,7 @@ def get(name: Annotated[str, typer.Argument(help="See evenhand data list.")]) ->
         print(obtain_weights(name))
         return
     if name in SETS:
-        domains = {domain: SETS[name].load(domain) for domain in SETS[name].domains}
+        domains = {domain: SETS[name].load(domain, 0) for domain in SETS[name].domains}
         streams = {f"{domain}/{split}": stream for domain, parts in domains.items() for split, stream in parts.items()}
     else:
         streams = load(name)

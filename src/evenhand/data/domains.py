@@ -149,7 +149,7 @@ def _read_all(names: Sequence[str], settings: DataSettings) -> dict[str, Streams
 def _parts_of(settings: DataSettings) -> Streams:
     """Streams ``<domain>`` or ``<domain>/<split>`` of a built-in set or CSV of several domains, else none."""
     if settings.set in catalogue.DATASETS and catalogue.DATASETS[settings.set].domains:
-        return catalogue.load(settings.set)
+        return catalogue.load(settings.set, split_seed=settings.split_seed)
     if settings.root is None and settings.set.lower().endswith(TABLES):
         table = existing(settings.set)
         rows = rows_of(table, read_text(table), columns_of(settings), quote="paths")
@@ -174,7 +174,7 @@ def _domain(name: str, inside: Streams, settings: DataSettings, size: int | None
     if name == settings.set and settings.target in known:
         raise UserError(f"'{name}' holds the domains {', '.join(known)}; name one or more in data.source")
     if not within.is_dir() and name in catalogue.DATASETS:
-        parts = catalogue.load(name)
+        parts = catalogue.load(name, split_seed=settings.split_seed)
     elif not within.is_dir() and not Path(name).exists():
         hint = did_you_mean(name, known or catalogue.DATASETS)
         raise UserError(f"no domain '{name}': neither inside '{settings.set}' nor a path nor a built-in set; {hint}")

@@ -36,7 +36,7 @@ def read_set(settings: DataSettings, *, whole: bool = False) -> Streams:
     if settings.set == "phrases":
         return phrases.load()
     if settings.set in catalogue.DATASETS:
-        return _shaped(catalogue.load(settings.set), settings)
+        return _shaped(catalogue.load(settings.set, split_seed=settings.split_seed), settings)
     if settings.root is not None:
         return _read_lists(settings, mode, whole)
     parts = formats.read(

@@ -98,7 +98,7 @@ def _domain(name: str, settings: DataSettings) -> Streams:
             raise UserError(f"'{name}' holds the domains {', '.join(known.domains)}; name one or more in data.source")
         if name not in known.domains:
             raise UserError(f"no domain '{name}' in '{settings.set}'; {did_you_mean(name, known.domains)}")
-        return known.load(name)
+        return known.load(name, settings.split_seed)
     inside = Path(settings.set) / name
     place = inside if inside.exists() and name != settings.set else Path(name)
     root = Path(settings.root) if settings.root else None

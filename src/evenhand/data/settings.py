@@ -80,7 +80,12 @@ class DataSettings(Settings):
         2, ge=2, le=MOST, description="classes of fewer different samples train and are left out of held-out shares"
     )
     test_per_class: int | None = Field(None, gt=0, le=MOST, description="use only that many test samples of each class")
-    split_seed: int = Field(0, ge=0, lt=2**63, description="seeds the split, not the training")
+    split_seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="seeds the split, not the training; also of built-in sets that come without one",
+    )
     groups: str = Field("thirds", description="head/mid/tail: thirds, 3/4/3, shots:100,20 or halves")
     augment: list[str] = Field(["crop", "flip"], description=f"training view of images: {', '.join(STEPS)}")
     strong: list[str] = Field(

@@ -23,7 +23,7 @@ from evenhand.report.charts.active import plot_bought, plot_chosen, plot_labels
 from evenhand.report.charts.svg import colour
 from evenhand.report.markup import joined, parts
 from evenhand.report.reading import read
-from evenhand.report.records import NOT_RUN, comparable
+from evenhand.report.records import NOT_RUN, but_for_the_split, by_split, comparable
 from evenhand.report.table import Cell, Table
 
 AGAIN = "repeat evenhand cycles"
@@ -119,21 +119,38 @@ def write_cycles_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """One folder of cycles."""
+
+    folder: Path
+    told: dict[str, Any]
+    recipe: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        return self.told["seed"]
+
+    @property
+    def split_seed(self) -> Any:
+        return self.recipe.get("data", {}).get("split_seed")
+
+
 def group_experiments(folders: Sequence[Path]) -> list[Group]:
-    found: dict[str, list[tuple[Path, dict[str, Any], dict[str, Any]]]] = {}
+    found: dict[str, list[Experiment]] = {}
     for folder in folders:
         told = read(folder / "cycles.json", Told, AGAIN)
         recipe = read(folder / "cycles.toml", dict[str, Any], AGAIN, tomllib.loads)
         if told is None or recipe is None or not told["cycles"]:
             raise UserError(f"{folder} holds no cycles: {AGAIN}")
-        key = json.dumps(comparable(recipe), sort_keys=True, default=str)
-        found.setdefault(key, []).append((folder, told, recipe))
+        key = json.dumps(but_for_the_split(recipe), sort_keys=True, default=str)
+        found.setdefault(key, []).append(Experiment(folder, told, recipe))
     groups = []
-    for same in found.values():
-        same.sort(key=lambda one: one[1]["seed"])
-        folder, told, recipe = same[0]
-        stem = re.sub(rf"[-_]?(seed)?{told['seed']}$", "", folder.resolve().name) or folder.resolve().parent.name
-        groups.append(Group(stem, tuple(t for _, t, _ in same), tuple(f for f, _, _ in same), recipe))
+    for same in (part for alike in found.values() for part in by_split(alike)):
+        same.sort(key=lambda one: one.seed)
+        first, place = same[0], same[0].folder.resolve()
+        stem = re.sub(rf"[-_]?(seed)?{first.seed}$", "", place.name) or place.parent.name
+        groups.append(Group(stem, tuple(e.told for e in same), tuple(e.folder for e in same), first.recipe))
     names = [g.name for g in groups]
     return [
         g if names.count(g.name) == 1 else Group(str(g.folders[0]), g.told, g.folders, g.recipe) for g in groups
@@ -203,8 +220,10 @@ def difference_table(groups: Sequence[Group]) -> Table:
 
 
 def _training(group: Group) -> str:
-    """All of the recipe but what chooses."""
-    kept = {key: value for key, value in comparable(group.recipe).items() if key != "cycles"}
+    """All of the recipe but what chooses; the split, too, unless it goes with the seed."""
+    split = group.recipe.get("data", {}).get("split_seed")
+    recipe = but_for_the_split(group.recipe) if split == group.seeds[0] else comparable(group.recipe)
+    kept = {key: value for key, value in recipe.items() if key != "cycles"}
     spent = {key: group.recipe.get("cycles", {}).get(key) for key in ("count", "budget")}
     return json.dumps([kept, spent], sort_keys=True, default=str)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from evenhand.settings import WITHOUT_EFFECT
 from evenhand.tasks import Task
@@ -181,7 +181,7 @@ def by_task(told: Iterable[Told]) -> dict[Task, list[Told]]:
 def comparable(recipe: dict[str, Any]) -> dict[str, Any]:
     """The recipe without what may differ between repetitions of one experiment: the seed, and what changes no result.
 
-    The split stays: it is another experiment's, unless it goes with the seed (see ``group_runs``).
+    The split stays: it is another experiment's, unless it goes with the seed (see ``by_split``).
     """
     kept = {key: value for key, value in recipe.items() if key not in ("name", "seed", *WITHOUT_EFFECT["recipe"])}
     if "run" in kept:
@@ -189,7 +189,7 @@ def comparable(recipe: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _but_for_the_split(recipe: dict[str, Any]) -> dict[str, Any]:
+def but_for_the_split(recipe: dict[str, Any]) -> dict[str, Any]:
     kept = comparable(recipe)
     data = kept.get("data")
     if isinstance(data, dict):
@@ -197,10 +197,23 @@ def _but_for_the_split(recipe: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _by_split(alike: list[RunRecord]) -> list[list[RunRecord]]:
+class Seeded(Protocol):
+    """What was repeated with other seeds."""
+
+    @property
+    def seed(self) -> Any: ...
+
+    @property
+    def split_seed(self) -> Any: ...
+
+
+Repeated = TypeVar("Repeated", bound=Seeded)
+
+
+def by_split(alike: list[Repeated]) -> list[list[Repeated]]:
     """Records of one recipe: those of a split that several seeds share, and those whose seeds split the data anew."""
     shared = {str(r.split_seed) for r in alike if r.split_seed is None or r.split_seed != r.seed}
-    parts: dict[str | None, list[RunRecord]] = {}
+    parts: dict[str | None, list[Repeated]] = {}
     for record in alike:
         split = str(record.split_seed)
         parts.setdefault(split if split in shared else None, []).append(record)
@@ -221,11 +234,11 @@ def group_runs(records: Iterable[RunRecord]) -> list[RunGroup]:
     """Runs of one task with one recipe (apart from the seed), measured in one way, in the order given."""
     by_recipe: dict[str, list[RunRecord]] = {}
     for record in records:
-        recipe = {"unknown": str(record.folder)} if record.recipe is None else _but_for_the_split(record.recipe)
+        recipe = {"unknown": str(record.folder)} if record.recipe is None else but_for_the_split(record.recipe)
         key = json.dumps([record.task.name, recipe], sort_keys=True, default=str)
         by_recipe.setdefault(key, []).append(record)
     bundles: list[list[RunRecord]] = []
-    for same in (part for alike in by_recipe.values() for part in _by_split(alike)):
+    for same in (part for alike in by_recipe.values() for part in by_split(alike)):
         ways: dict[str, list[RunRecord]] = {}
         for record in sorted(same, key=lambda r: r.measure is None):
             measure = record.measure or {}

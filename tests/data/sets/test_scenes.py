@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from evenhand.data.scenes import prepare_scenes
 from evenhand.data.sets.scenes import load_shapes
+from evenhand.data.settings import DataSettings
+
+
+def test_another_split_has_other_scenes() -> None:
+    first, second = (load_shapes("plain", seed)["test"] for seed in (0, 1))
+    assert not torch.equal(first.fetch(torch.arange(8)), second.fetch(torch.arange(8)))
+    data = prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], target="negative", split_seed=1))
+    same = load_shapes("plain", 1)["val"]
+    assert torch.equal(data.streams["val"].fetch(torch.arange(8)), same.fetch(torch.arange(8)))
 
 
 def test_shapes_lie_in_their_boxes_one_in_each_half() -> None:

@@ -184,6 +184,9 @@ def test_fonts_are_balanced_and_split_by_typeface(stock: Stock) -> None:
     streams = load("font-digits")
     assert streams["train"].counts == [72] * 10
     assert streams["test"].counts == [24] * 10
+    held = [load("font-digits", split_seed=seed)["test"].fetch(torch.arange(240)) for seed in range(4)]
+    assert torch.equal(held[0], streams["test"].fetch(torch.arange(240)))
+    assert len({str(images.long().sum()) for images in held}) > 1  # another seed, another typeface
     images = streams["train"].fetch(torch.arange(720)).float()
     assert images.shape == (720, 1, 28, 28)
     assert images.amax((1, 2, 3)).min() > 200  # every digit is inked
@@ -298,6 +301,15 @@ def test_emoji_home(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen("source") == seen("target") == kinds[0]
     assert (seen("val"), seen("test")) == (kinds[1], kinds[2])
     assert sum(name.startswith("cat") for name in test) == 5
+
+    settings = DataSettings(set="emoji-home", source=["noto"], target="twemoji", augment=[], split_seed=1)
+    data = prepare_data(settings)  # another seed holds out other emoji, the same in every style, and none on two sides
+    others = [seen("source"), seen("val"), seen("test")]
+    assert others[0] == seen("target")
+    assert others[2] != kinds[2]
+    assert sum(map(len, others)) == len(set.union(*others)) == len(set.union(*kinds))
+    again = load("emoji-home")["noto/test"]  # the first split is still there
+    assert torch.equal(again.fetch(torch.arange(14)), streams["noto/test"].fetch(torch.arange(14)))
 
 
 def test_an_unusable_rasteriser_is_named(tmp_path: Path) -> None:

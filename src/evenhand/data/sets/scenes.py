@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,16 +47,19 @@ class Scenery(NamedTuple):
 
     about: str
     domains: tuple[str, ...]
-    load: Callable[[str], Streams]
+    load: Callable[[str, int], Streams]  # of a domain, and a seed by which it is split where it comes without a split
 
 
-def load_emoji(style: str) -> Streams:
-    """One designer's scenes, "train", "val", "test" and "test-new"; composed once, then read from one file."""
+def load_emoji(style: str, split_seed: int = 0) -> Streams:
+    """One designer's scenes, "train", "val", "test" and "test-new"; composed once, then read from one file.
+
+    Another seed, other scenes, and other emoji are the new ones.
+    """
     made = hashlib.sha256("".join(package.sha256 for package in (*emoji_packages(), PHOTOS)).encode()).hexdigest()[:8]
-    kept = home() / f"emoji-scenes-{style}-{made}-{RULE}.safetensors"
+    kept = home() / f"emoji-scenes-{style}-{made}-{RULE}{f'-split-{split_seed}' if split_seed else ''}.safetensors"
     if not kept.exists():
         tensors = {}
-        for split, (images, objects) in _compose_all(style).items():
+        for split, (images, objects) in _compose_all(style, split_seed).items():
             tensors[f"{split}.images"] = images
             tensors[f"{split}.boxes"] = torch.cat([found.boxes for found in objects])
             tensors[f"{split}.labels"] = torch.cat([found.labels for found in objects])
@@ -73,7 +75,7 @@ def load_emoji(style: str) -> Streams:
     return streams
 
 
-def _compose_all(style: str) -> dict[str, tuple[torch.Tensor, list[Found]]]:
+def _compose_all(style: str, split_seed: int) -> dict[str, tuple[torch.Tensor, list[Found]]]:
     from PIL import Image
 
     packages = emoji_packages()
@@ -81,7 +83,7 @@ def _compose_all(style: str) -> dict[str, tuple[torch.Tensor, list[Found]]]:
     *drawn, table, rasteriser = folders
     icons = {s: json.loads(next(f.rglob("icons.json")).read_bytes()) for s, f in zip(STYLES, drawn, strict=True)}
     groups, names, labels = common_emoji(icons, drawn, table, 10)
-    test, _ = split_emoji(labels, names, seed=0)
+    test, _ = split_emoji(labels, names, split_seed)
     classes = tuple(KINDS)
     kind = [next((classes.index(k) for k, parts in KINDS.items() if groups[g] in parts), -1) for g in labels]
     resvg = _imported("resvg_py", rasteriser)
@@ -101,7 +103,7 @@ def _compose_all(style: str) -> dict[str, tuple[torch.Tensor, list[Found]]]:
         held = split.startswith("test")
         emoji = [(image, label) for image, label, new in made if new == (split == "test-new")]
         behind = photos[cut:] if held else photos[:cut]
-        chance = dice(0, "emoji-scenes", split, "" if held else style)
+        chance = dice(split_seed, "emoji-scenes", split, "" if held else style)
         scenes = [_compose(emoji, behind, len(classes), chance) for _ in range(count)]
         images = torch.from_numpy(np.stack([image for image, _ in scenes]).transpose(0, 3, 1, 2).copy())
         parts[split] = images, [found for _, found in scenes]
@@ -144,11 +146,13 @@ def _cover(a: list[float], b: list[float]) -> float:
     return wide * tall / min((box[2] - box[0]) * (box[3] - box[1]) for box in (a, b))
 
 
-def load_shapes(domain: str, *, side: int = 64, counts: tuple[int, int, int] = (24, 8, 8)) -> Streams:
+def load_shapes(
+    domain: str, split_seed: int = 0, *, side: int = 64, counts: tuple[int, int, int] = (24, 8, 8)
+) -> Streams:
     """Discs, squares and crosses on noise, two at most in an image, none in some; the second domain is the negative."""
     streams = {}
     for split, count in zip(("train", "val", "test"), counts, strict=True):
-        chance = dice(0, "shape-scenes", domain, split)
+        chance = dice(split_seed, "shape-scenes", domain, split)
         images = 0.25 * torch.rand(count, 3, side, side, generator=chance)
         objects = []
         row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
@@ -184,7 +188,5 @@ SETS = {
     "emoji-scenes": Scenery(
         "emoji of eight kinds by four designers on photographs, 128 x 128, boxes", STYLES, load_emoji
     ),
-    "shape-scenes": Scenery(
-        "shapes with boxes, drawn on the spot, for tests", ("plain", "negative"), partial(load_shapes)
-    ),
+    "shape-scenes": Scenery("shapes with boxes, drawn on the spot, for tests", ("plain", "negative"), load_shapes),
 }

@@ -126,7 +126,7 @@ def blend(digits: dict[str, Split], photos: Path) -> dict[str, Split]:
     return parts
 
 
-def read_fonts(*folders: Path, per_family: int = 24, side: int = 28) -> Parsed:
+def read_fonts(*folders: Path, per_family: int = 24, side: int = 28, split_seed: int = 0) -> Parsed:
     """White digits on black, ``per_family`` images of each digit from each folder; a quarter of the folders tests."""
     from PIL import ImageFont
 
@@ -140,7 +140,7 @@ def read_fonts(*folders: Path, per_family: int = 24, side: int = 28) -> Parsed:
             images += [_digit(font, str(digit), side, draw) for digit in range(10) for draw in draws[digit]]
             labels += [digit for digit in range(10) for _ in range(count)]
             families += [folder.name] * (10 * count)
-    test = held_out_groups([0] * len(labels), families, 0.25, seed=0)
+    test = held_out_groups([0] * len(labels), families, 0.25, split_seed)
     return tuple("0123456789"), _by_mask(np.stack(images)[:, None], np.array(labels), test)
 
 
@@ -161,7 +161,7 @@ def _digit(font: FreeTypeFont, digit: str, side: int, draws: Sequence[float]) ->
     return np.asarray(canvas.reduce(4))
 
 
-def read_emoji(*folders: Path, at_least: int = 10, side: int = 64) -> Parsed:
+def read_emoji(*folders: Path, at_least: int = 10, side: int = 64, split_seed: int = 0) -> Parsed:
     """The folders of ``STYLES``, then of Unicode's table, then of the rasteriser; streams ``<style>/<split>``.
 
     Classes are the subgroups with ``at_least`` emoji that every style has, without skin tones; two fifths of
@@ -173,7 +173,7 @@ def read_emoji(*folders: Path, at_least: int = 10, side: int = 64) -> Parsed:
         style: json.loads(next(f.rglob("icons.json")).read_bytes()) for style, f in zip(STYLES, drawn, strict=True)
     }
     classes, names, labels = common_emoji(icons, drawn, table, at_least)
-    test, val = split_emoji(labels, names, seed=0)
+    test, val = split_emoji(labels, names, split_seed)
     resvg = _imported("resvg_py", rasteriser)
     parts: dict[str, Split] = {}
     for style in STYLES:
@@ -201,7 +201,7 @@ def common_emoji(
 
 
 def split_emoji(labels: np.ndarray, names: Sequence[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of test and validation; seed 0 is the built-in split."""
+    """Masks of test and validation."""
     emoji = np.array([_without_sex(name) for name in names])
     test = held_out_groups(labels.tolist(), emoji.tolist(), 0.4, seed=2 * seed)
     val = np.zeros_like(test)

@@ -32,7 +32,7 @@ SITES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def load_trees(site: str) -> Streams:
+def load_trees(site: str, split_seed: int = 0) -> Streams:  # noqa: ARG001  (photographs come split)
     """One site's tiles, by split; "unlabelled" has no boxes."""
     folder = next(obtain_package(DEEPFOREST).rglob("OSBS_029.png")).parent
     streams = {}
