@@ -104,7 +104,7 @@ class Memory(Source):
         places = rows.tolist()
         names = [self.name(row) for row in places]
         files = None if self.files is None else [self.files[row] for row in places]
-        origin = self.origin and self.origin.pick(rows)
+        origin = self.origin and Picked(self.origin, rows)  # looked at, not learnt from: not copied
         return Memory(self.samples[rows], names, origin, frame=self.frame, files=files)
 
     def framed(self, side: int, channels: int) -> Memory:
