@@ -2,8 +2,8 @@
 
     python benchmarks/selmix_rate.py
 
-Split 0, which the tables do not use. The ten validation images of a class steer SelMix, so that they flatter high rates;
-the images of the training split that the long tail leaves over, as many of each class, judge instead. Uniform pairs are
+Split 0, which the tables do not use. The ten validation images of a class steer SelMix and so flatter high rates; the
+images of the training split that the long tail leaves over, as many of each class, judge instead. Uniform pairs are
 asked, too: theirs is a rate of their own.
 """
 
