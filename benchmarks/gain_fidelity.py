@@ -3,7 +3,7 @@
     python benchmarks/gain_fidelity.py runs/tables/*/selmix-*
 
 At five moments of a run, 16 pairs from the smallest gain to the largest are tried: one small step of the head each, and
-the metric of soft predictions before and after it (``pair_fidelity.npz``). Mean over a row's runs; the worst in brackets.
+the metric of soft predictions before and after it (``pair_fidelity.npz``). Means of a row; the worst run in brackets.
 """
 
 from __future__ import annotations
