@@ -228,6 +228,17 @@ def test_manifold_scores_are_the_definitions(k: int, block: int) -> None:
     assert 0 < min(expected) < max(expected) < 2
 
 
+def test_a_point_on_the_rim_of_a_ball_is_outside() -> None:
+    """On a grid many distances equal a radius, also where a mean with many digits is taken off first."""
+    precision, recall = precision_recall([[0.0], [1.0], [3.0]], [[2.0], [4.0], [5.0]], k=1)
+    assert (precision.item(), recall.item()) == pytest.approx((1.0, 2 / 3))
+    for seed in range(40):
+        both = torch.randint(0, 6, (30, 2), generator=torch.Generator().manual_seed(seed)).double()
+        real, fake = both[:17], both[17:]
+        found = (*precision_recall(real, fake, 3, block=7), *density_coverage(real, fake, 3, block=7))
+        assert [v.item() for v in found] == pytest.approx(literal_manifold(real, fake, 3)), seed
+
+
 def test_trap_07_a_collapsed_generator_has_high_precision_and_low_recall() -> None:
     angle = torch.linspace(0, 2 * math.pi, 401)[:-1]
     circle = torch.stack([angle.cos(), angle.sin()], 1)

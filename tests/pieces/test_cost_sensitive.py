@@ -244,6 +244,18 @@ def test_duals_stay_multipliers(pairs: list[tuple[float, float]], step: float) -
     assert (update_coverage_duals(old, seen, step, 0.9 / len(pairs)) >= 0).all()
 
 
+def test_lists_keep_their_digits_and_come_back_in_torchs_type() -> None:
+    duals, seen = [0.1, 0.2, 0.7], [0.3, 0.6, 0.9]
+    found = update_coverage_duals(duals, seen, 0.25, [0.4, 0.5, 0.6])  # floors that cannot all be met are the caller's
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), tensor(0.125, 0.175, 0.625), rtol=0, atol=3e-8)
+    exact = min_recall_gain(tensor(*duals), seen)
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact.diagonal(), tensor(*duals) * 1.8 / tensor(*seen), rtol=1e-15, atol=0)
+    loss = hybrid_loss(Z, ALL.tolist(), exact.numpy())
+    torch.testing.assert_close(loss, hybrid_loss(Z, ALL, exact), rtol=0, atol=0)
+
+
 def test_projected_gradient() -> None:
     close(update_coverage_duals([0.1], [0.034], 0.25, 0.095), 0.11525)
     close(update_coverage_duals(torch.full((10,), 0.1), torch.full((10,), 0.095), 0.25, 0.095), *[0.1] * 10)
@@ -358,7 +370,10 @@ def test_head_tail_objectives_see_group_means() -> None:
         (lambda: min_recall_gain(DUALS, PRIORS, HEAD_TAIL), r"expected \(2,\), one multiplier per group"),
         (lambda: coverage_gain(DUALS, [1, 0, 2]), r"priors\[1\]=0: must be positive"),
         (lambda: coverage_gain([0.1], PRIORS, [[3]]), r"groups\[0\] holds class 3, outside 0..2"),
-        (lambda: update_coverage_duals(DUALS, DUALS, 0.1, 0.4), "sums to 1.2 while coverages sum to 1: lower"),
+        (lambda: update_coverage_duals(DUALS, DUALS, math.nan, 0.1), "step=nan: must be a finite number"),
+        (lambda: update_min_recall_duals(DUALS, DUALS, -0.1), "step=-0.1: must be a finite number of at least 0"),
+        (lambda: min_recall_gain([-0.5, 0.5, 1.0], PRIORS), r"duals\[0\]=-0.5: a multiplier is at least 0"),
+        (lambda: coverage_gain([0.5, -0.5, 1.0], PRIORS), r"duals\[1\]=-0.5: a multiplier is at least 0"),
         (lambda: update_min_recall_duals(DUALS, DUALS[:2], 0.1), r"duals \(3,\) and recalls \(2,\)"),
         (lambda: update_min_recall_duals(DUALS, [0.1, math.nan, 0.2], 0.1), r"recalls\[1\]=nan"),
         (lambda: Coverage([5, 3, 1], floor=0.2, groups=[[0, 1, 2], [0, 1, 2]]), "total coverage of 1.2: lower it"),

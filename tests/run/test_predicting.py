@@ -57,8 +57,10 @@ def test_paths_folders_and_arrays_are_told_alike(model: Any, photos: Path) -> No
     by_name = {str(photos / row.name): row[1:] for row in inside}
     assert [by_name[row.name] for row in rows] == [row[1:] for row in rows]
     pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
-    for given in (pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2), [Image.open(path) for path in paths]):
+    kinds = (pixels, torch.from_numpy(pixels).permute(0, 3, 1, 2), [*pixels], [Image.open(path) for path in paths])
+    for given in kinds:
         assert [row[1:] for row in model.predict(given)] == [pytest.approx(row[1:]) for row in rows]
+    assert [row[1:] for row in model.predict(pixels[0])] == [pytest.approx(rows[0][1:])]  # one picture, not a stack
     assert model.predict(str(paths[0]))[0] == rows[0]
     assert model.predict([]) == []
 

@@ -188,6 +188,8 @@ def head_mid_tail(counts: Counts, rule: str = "thirds") -> Groups:
 
 
 def _ints(counts: Counts) -> list[int]:
+    if broken := [c for c in counts if int(c) != c]:
+        raise ValueError(f"counts hold {broken[0]}: expected whole numbers of samples")
     return [int(c) for c in counts]
 
 

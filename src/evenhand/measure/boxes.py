@@ -47,6 +47,8 @@ class Pool(NamedTuple):
 
 def pool(detections: Sequence[Any], truths: Sequence[Any], num_classes: int, most: int | None = None) -> Pool:
     """Lists with one entry per image, checked; of a class in an image the ``most`` surest detections."""
+    if num_classes < 1:
+        raise ValueError(f"num_classes={num_classes}: expected at least 1")
     if len(detections) != len(truths):
         raise ValueError(f"detections of {len(detections)} images, truths of {len(truths)}: give both for every image")
     found = _read(detections, "detections", num_classes)
@@ -98,7 +100,7 @@ def _read(images: Sequence[Any], name: str, num_classes: int) -> _Rows:
     faults = {
         f"a label outside 0..{num_classes - 1}: check num_classes": outside,
         "a number that is not finite": ~(np.isfinite(box).all(1) & np.isfinite(value)),
-        "a box with swapped corners: expected x1, y1, x2, y2": (not scored) & (box[:, 2:] < box[:, :2]).any(1),
+        "a box with swapped corners: expected x1, y1, x2, y2": (box[:, 2:] < box[:, :2]).any(1),
     }
     for fault, where in faults.items():
         if where.any():

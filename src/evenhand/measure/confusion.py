@@ -39,12 +39,14 @@ def confusion_matrix(predicted: Any, target: Any, num_classes: int) -> Tensor:
 
 def recalls(C: Tensor) -> Tensor:
     """(K,) ``C_ii / sum_j C_ij``; 0 for a class absent from the targets."""
-    return _ratio(_square(C).diagonal(), C.sum(1))
+    C = _square(C)
+    return _ratio(C.diagonal(), C.sum(1))
 
 
 def precisions(C: Tensor) -> Tensor:
     """(K,) ``C_jj / sum_i C_ij``; 0 for a class never predicted."""
-    return _ratio(_square(C).diagonal(), C.sum(0))
+    C = _square(C)
+    return _ratio(C.diagonal(), C.sum(0))
 
 
 def coverages(C: Tensor) -> Tensor:
@@ -93,21 +95,25 @@ def f_beta(C: Tensor, beta: float = 1.0) -> Tensor:
 
 def f_scores(C: Tensor, beta: float = 1.0) -> Tensor:
     """(K,) the same of each class; 0 for one that is neither there nor predicted."""
-    return _ratio((1 + beta**2) * _square(C).diagonal(), beta**2 * C.sum(1) + C.sum(0))
+    C = _square(C)
+    return _ratio((1 + beta**2) * C.diagonal(), beta**2 * C.sum(1) + C.sum(0))
 
 
 def group_mean_recall(C: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
     """(G,) mean recall over the classes of each group, such as ``[[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]``."""
-    r = recalls(C)
+    r, groups = recalls(C), [[int(c) for c in group] for group in groups]
+    if not groups:
+        raise ValueError("groups is empty: list at least one group of class indices")
     for number, group in enumerate(groups):
         wrong = [c for c in group if not 0 <= c < len(r)]
         if wrong or not len(group):
             fault = f"holds class {wrong[0]}, outside 0..{len(r) - 1}" if wrong else "is empty"
             raise ValueError(f"groups[{number}] {fault}: list at least one class index per group")
-    return torch.stack([r[list(group)].mean() for group in groups])
+    return torch.stack([r[group].mean() for group in groups])
 
 
-def _square(C: Tensor) -> Tensor:
+def _square(C: Any) -> Tensor:
+    C = torch.as_tensor(C)
     if C.ndim != 2 or C.shape[0] != C.shape[1]:
         raise ValueError(f"C of shape {tuple(C.shape)}: expected (K, K), as confusion_matrix returns")
     return C

@@ -23,6 +23,9 @@ def frechet_distance(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> Tensor
     if (mean_a.shape, cov_a.shape, mean_b.shape, cov_b.shape) != ((d,), (d, d), (d,), (d, d)):
         shapes = ", ".join(str(tuple(x.shape)) for x in (mean_a, cov_a, mean_b, cov_b))
         raise ValueError(f"means and covariances have shapes {shapes}: expected (d,), (d, d), (d,), (d, d)")
+    for name, cov in (("cov_a", cov_a), ("cov_b", cov_b)):
+        if (cov - cov.T).abs().max() > 1e-6 * cov.abs().max() or (cov.diagonal() < 0).any():
+            raise ValueError(f"{name} is no covariance: expected a symmetric matrix with a diagonal of at least 0")
     overlap = torch.linalg.svdvals(_root(cov_a) @ _root(cov_b)).sum()
     return _distance(mean_a - mean_b, cov_a.trace(), cov_b.trace(), overlap)
 

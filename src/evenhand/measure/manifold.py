@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-12  # of products, relative to the squares
+UNSURE = 1 << 22  # numbers looked at again at a time
+
 
 class Scores(NamedTuple):
     """All four, from one pass over the distances."""
@@ -49,18 +52,18 @@ def manifold_scores(real: Any, fake: Any, k: int, block: int = 1024) -> Scores:
     same_dimensions(real, fake)
     if k < 1 or min(len(real), len(fake)) <= k:
         raise ValueError(f"k is {k} for {len(real)} real and {len(fake)} fake samples; it must be 1 to N - 1")
-    centre = mean_row(real, block)  # near the origin, inner products keep the digits of small distances
+    centre = mean_row(real, block)  # near the origin, products keep the digits of small distances
     real_reach, fake_reach = (_reach(x, k, block, centre) for x in (real, fake))
     around = torch.zeros(len(fake), dtype=torch.float64, device=fake.device)  # real balls around each fake
     reached = torch.zeros(len(real), dtype=torch.bool, device=real.device)  # by some fake ball
     covered = torch.zeros_like(reached)  # ball holds some fake
     for i, x in _blocks(real, block, centre):
         for j, y in _blocks(fake, block, centre):
-            tile = _squared_distances(x, y)
-            inside = tile < real_reach[i, None]
+            tile, pairs = _squared_distances(x, y), (real[i], fake[j])
+            inside = _below(tile, real_reach[i, None], pairs, x, y)
             around[j] += inside.sum(0)
             covered[i] |= inside.any(1)
-            reached[i] |= (tile < fake_reach[j]).any(1)
+            reached[i] |= _below(tile, fake_reach[j], pairs, x, y).any(1)
     precision, recall, coverage = ((x > 0).double().mean() for x in (around, reached, covered))
     return Scores(precision, recall, around.mean() / k, coverage)
 
@@ -97,14 +100,32 @@ def _reach(x: Tensor, k: int, block: int, centre: Tensor) -> Tensor:
     reach = []
     for i, rows in _blocks(x, block, centre):
         nearest = torch.full((len(rows), k), torch.inf, dtype=torch.float64, device=x.device)
+        who = torch.zeros(len(rows), k, dtype=torch.int64, device=x.device)
         for j, columns in _blocks(x, block, centre):
             tile = _squared_distances(rows, columns)
             if i == j:
                 tile.fill_diagonal_(torch.inf)
-            near = tile.topk(min(k, len(columns)), largest=False).values
-            nearest = torch.cat([nearest, near], 1).topk(k, largest=False).values
-        reach.append(nearest[:, -1])
+            near = tile.topk(min(k, len(columns)), largest=False)
+            nearest, chosen = torch.cat([nearest, near.values], 1).topk(k, largest=False)
+            who = torch.cat([who, near.indices + j.start], 1).gather(1, chosen)
+        reach.append(_exact(x[i], x[who[:, -1]]))
     return torch.cat(reach)
+
+
+def _below(tile: Tensor, reach: Tensor, pairs: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """(N, M) whether distances are less than ``reach``; where rounding could decide, from the rows as given."""
+    inside, a, b = tile < reach, *pairs
+    unsure = (tile - reach).abs() <= ROUNDING * (x.square().sum(1)[:, None] + y.square().sum(1))
+    for rows, columns in zip(
+        *(at.split(max(1, UNSURE // a.shape[1])) for at in unsure.nonzero(as_tuple=True)), strict=True
+    ):
+        inside[rows, columns] = _exact(a[rows], b[columns]) < reach.expand_as(tile)[rows, columns]
+    return inside
+
+
+def _exact(a: Tensor, b: Tensor) -> Tensor:
+    """(N,) ``|a - b|^2`` row by row: on a grid without any rounding, so that ties are ties."""
+    return (a.double() - b.double()).square().sum(1)
 
 
 def _blocks(x: Tensor, block: int, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -116,7 +137,7 @@ def _blocks(x: Tensor, block: int, centre: Tensor) -> Iterator[tuple[slice, Tens
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """(N, M) ``|x - y|^2``; what rounding leaves of equal rows is 0, so that equal points tie."""
     squared = x.square().sum(1)[:, None] + y.square().sum(1)
-    rounding = 1e-12 * squared
+    rounding = ROUNDING * squared
     squared.addmm_(x, y.T, alpha=-2)
     return squared.masked_fill_(squared < rounding, 0.0)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 
 @contextmanager
-def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
+def frozen_statistics(net: Any) -> Iterator[None]:
     """Inside, layers in train mode normalise by the batch, as before, and keep running statistics and counter."""
-    layers = [] if net is None else [m for m in net.modules() if isinstance(m, _NormBase)]
+    layers = [m for m in net.modules() if isinstance(m, _NormBase)] if isinstance(net, nn.Module) else []
     layers = [m for m in layers if m.training and m.track_running_stats]
     for layer in layers:
         layer.track_running_stats = False
@@ -24,10 +25,14 @@ def frozen_statistics(net: nn.Module | None) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every submodule is back in its own mode, frozen ones too."""
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
+def evaluating(net: Any) -> Iterator[None]:
+    """Eval mode inside; afterwards every submodule is back in its own mode, frozen ones too.
+
+    What is no module, such as a function, has no modes.
+    """
+    modes = {module: module.training for module in net.modules()} if isinstance(net, nn.Module) else {}
+    for module in modes:
+        module.training = False
     try:
         yield
     finally:

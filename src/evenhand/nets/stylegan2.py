@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class StyleMapping(Mapping):
         self.copies = copies
         self.register_buffer("w_avg", torch.zeros(width))
 
-    def forward(self, z: Tensor, labels: Tensor | None = None, truncation: float = 1.0) -> Tensor:
+    def forward(self, z: Tensor, labels: Any = None, truncation: float = 1.0) -> Tensor:
         w = self.styles(z, labels)
         if truncation != 1:
             w = self.w_avg.to(w.dtype).lerp(w, truncation)
@@ -151,12 +151,14 @@ class Generator(nn.Module):
         widest: int = 512, mapping_layers: int = 8,
     ) -> None:  # fmt: skip
         super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels={channels}: images have 1 (grey) or 3")
         self.latent, self.num_classes, widths = latent, num_classes, widths_of(size, base, widest)
         self.synthesis = Synthesis(size, channels, style, widths)
         self.mapping = StyleMapping(latent, num_classes, style, mapping_layers, copies=self.synthesis.layers)
 
     def forward(
-        self, z: Tensor, labels: Tensor | None = None, *, truncation: float = 1.0, noise: Noise = "constant",
+        self, z: Tensor, labels: Any = None, *, truncation: float = 1.0, noise: Noise = "constant",
         chance: torch.Generator | None = None,
     ) -> Tensor:  # fmt: skip
         return self.synthesis(self.mapping(z, labels, truncation), noise, chance=chance)
@@ -165,7 +167,7 @@ class Generator(nn.Module):
 class LabelMapping(Mapping):
     """The critic's: a label's vector, (N, width)."""
 
-    def forward(self, labels: Tensor | None) -> Tensor:
+    def forward(self, labels: Any) -> Tensor:
         return self.styles(None, labels)
 
 
@@ -235,7 +237,7 @@ class Discriminator(nn.Module):
         if contrast:
             self.embed = Linear(vector, contrast)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, labels: Any = None) -> Tensor:
         x = self.b4(self._lowest(images))
         return (x * self.mapping(labels)).sum(1) / math.sqrt(x.shape[1]) if self.projects else x[:, 0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +78,9 @@ class Mapping(nn.Module):
 
     def __init__(self, latent: int, num_classes: int, width: int, layers: int) -> None:
         super().__init__()
+        if num_classes < 0 or layers < 1 or latent + num_classes < 1:
+            given = f"latent={latent}, num_classes={num_classes}, {layers} mapping layers"
+            raise ValueError(f"{given}: noise or classes are needed, and at least one layer")
         self.latent, self.num_classes = latent, num_classes
         if num_classes:
             self.embed = ClassEmbedding(num_classes, width)
@@ -85,16 +89,29 @@ class Mapping(nn.Module):
         for name, (inputs, outputs) in zip(self.names, pairwise(sizes), strict=True):
             self.add_module(name, Linear(inputs, outputs, active=True, rate=MAPPING_RATE))
 
-    def styles(self, z: Tensor | None, labels: Tensor | None) -> Tensor:
+    def styles(self, z: Tensor | None, labels: Any) -> Tensor:
+        if z is not None and (z.ndim != 2 or z.shape[1] != self.latent):
+            raise ValueError(f"z has shape {tuple(z.shape)}; this network takes (N, {self.latent})")
         parts = [normalised(z)] if z is not None else []
         if self.num_classes:
-            if labels is None:
-                raise ValueError(f"labels are missing; this network has {self.num_classes} classes: give (N,) ints")
-            parts.append(normalised(self.embed(labels)))
+            parts.append(normalised(self.embed(self._checked(labels, None if z is None else len(z)))))
         x = torch.cat(parts, 1)
         for name in self.names:
             x = self.get_submodule(name)(x)
         return x  # (N, width)
+
+    def _checked(self, labels: Any, count: int | None) -> Tensor:
+        """(N,) classes on this network's device; values are checked on the CPU only, where that costs no waiting."""
+        if labels is None:
+            raise ValueError(f"labels are missing; this network has {self.num_classes} classes: give (N,) ints")
+        y = torch.as_tensor(labels, device=self.embed.weight.device)
+        if y.ndim != 1 or y.is_floating_point() or (count is not None and len(y) != count):
+            wanted = f"({'N' if count is None else count},) ints"
+            raise ValueError(f"labels of shape {tuple(y.shape)} and type {y.dtype}: expected {wanted}")
+        if y.device.type == "cpu" and len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes:
+            wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
+            raise ValueError(f"labels hold {wrong}: classes run from 0 to {self.num_classes - 1}")
+        return y
 
 
 def widths_of(size: int, base: int, widest: int) -> dict[int, int]:

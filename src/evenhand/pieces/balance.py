@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
+from evenhand.pieces.given import numbers
 from evenhand.pieces.losses import PerClass
 
 Normalise = Literal["share", "mean-one"]
@@ -48,7 +49,7 @@ def balance_loss(mean_probs: Tensor, frequencies: PerClass, *, normalise: Normal
     if normalise not in ("share", "mean-one"):
         raise ValueError(f"normalise='{normalise}': choose 'share' or 'mean-one'")
     p = mean_probs.to(torch.promote_types(mean_probs.dtype, torch.float32))
-    n = torch.as_tensor(frequencies).detach().to(p)
+    n = numbers(frequencies).detach().to(p)
     if n.shape != p.shape:
         raise ValueError(f"frequencies of shape {tuple(n.shape)}: expected ({len(p)},), one number per class")
     if p.device.type == "cpu":
@@ -94,9 +95,9 @@ class EffectiveFrequency:
         self.frequency = torch.full((num_classes,), float(start))
         self.counts = torch.zeros(num_classes)
 
-    def count(self, labels: Tensor) -> None:
+    def count(self, labels: Any) -> None:
         """Add this step's labels (N,), of all processes; only those of training fakes, not of evaluation."""
-        classes = len(self.counts)
+        classes, labels = len(self.counts), torch.as_tensor(labels)
         if labels.ndim != 1 or labels.is_floating_point():
             raise ValueError(f"labels of shape {tuple(labels.shape)} and type {labels.dtype}: expected (N,) integers")
         if labels.device.type == "cpu" and len(labels):
@@ -104,7 +105,7 @@ class EffectiveFrequency:
             if low < 0 or high >= classes:
                 raise ValueError(f"labels hold {low if low < 0 else high}: they run from 0 to {classes - 1}")
         drawn = torch.zeros(classes, device=labels.device)
-        drawn.index_add_(0, labels, torch.ones(len(labels), device=labels.device))
+        drawn.index_add_(0, labels.long(), torch.ones(len(labels), device=labels.device))
         self.counts = self.counts.to(labels.device) + parallel.total(drawn)
 
     def refresh(self) -> None:
@@ -123,6 +124,8 @@ class EffectiveFrequency:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name in ("frequency", "counts"):
+            if name not in state_dict:
+                raise ValueError(f"state_dict has no '{name}': give what state_dict() returned")
             if state_dict[name].shape != self.counts.shape:
                 raise ValueError(f"{name} of {len(state_dict[name])} classes: expected {len(self.counts)}")
         self.frequency, self.counts = state_dict["frequency"].clone(), state_dict["counts"].clone()

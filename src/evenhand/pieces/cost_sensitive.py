@@ -15,12 +15,14 @@ least), and their values are checked on the CPU only, where that does not wait f
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.pieces.gain import Gain, Groups, checked_gain
+from evenhand.pieces.given import narrowed, numbers
 from evenhand.pieces.losses import PerClass
 
 DUAL_FLOOR = 1e-12  # a multiplier of 0 could never return under multiplicative updates
@@ -31,7 +33,7 @@ def min_recall_gain(duals: PerClass, priors: PerClass, groups: Groups | None = N
 
     Priors are those of the labelled training data; counts serve as well. ``Gain.min_recall`` is the same in O(K).
     """
-    return Gain.min_recall(duals, priors, groups).dense()
+    return narrowed(Gain.min_recall(duals, priors, groups).dense(), duals, priors)
 
 
 def coverage_gain(duals: PerClass, priors: PerClass, groups: Groups | None = None, *, balanced: bool = False) -> Tensor:
@@ -40,16 +42,18 @@ def coverage_gain(duals: PerClass, priors: PerClass, groups: Groups | None = Non
     The paper's multipliers reward coverage under the training mix, while floors are checked on balanced validation
     data; ``balanced`` rewards what is checked: ``([i = j] + lambda_j) / (K prior_i)``.
     """
-    return Gain.coverage(duals, priors, groups, balanced=balanced).dense()
+    return narrowed(Gain.coverage(duals, priors, groups, balanced=balanced).dense(), duals, priors)
 
 
 def update_min_recall_duals(duals: PerClass, recalls: PerClass, step: float) -> Tensor:
     """``lambda_i exp(-step recall_i)``, normalised to sum 1 (exponentiated gradient): the worst gains weight.
 
-    One number per class, or per group with the groups' mean recalls; start at ``1/K``.
+    One number per class, or per group with the groups' mean recalls; start at ``1/K``. None falls below 1e-12, from
+    where it can return in time.
     """
-    old, seen = _pair(duals, "recalls", recalls)
-    return F.log_softmax(old.log() - step * seen, 0).clamp_min(math.log(DUAL_FLOOR)).softmax(0)
+    old, seen = _pair(duals, "recalls", recalls, step)
+    new = F.log_softmax(old.log() - step * seen, 0).clamp_min(math.log(DUAL_FLOOR)).softmax(0)
+    return narrowed(new, duals)
 
 
 def update_coverage_duals(duals: PerClass, coverages: PerClass, step: float, floor: float | PerClass) -> Tensor:
@@ -57,14 +61,11 @@ def update_coverage_duals(duals: PerClass, coverages: PerClass, step: float, flo
 
     One number per class, or per group with the groups' mean coverages; start at ``1/K``.
     """
-    old, seen = _pair(duals, "coverages", coverages)
-    least = torch.as_tensor(floor).to(old)
+    old, seen = _pair(duals, "coverages", coverages, step)
+    least = numbers(floor).to(old)
     if least.numel() not in (1, len(old)):
         raise ValueError(f"floor of shape {tuple(least.shape)}: expected one number or ({len(old)},)")
-    if least.device.type == "cpu" and least.expand_as(old).sum() > 1 + 1e-5:
-        total = f"floor={least.tolist()} sums to {least.expand_as(old).sum():.4g}"
-        raise ValueError(f"{total} while coverages sum to 1: lower it, the paper uses 0.95/K")
-    return (old - step * (seen - least)).clamp_min(0)
+    return narrowed((old - step * (seen - least)).clamp_min(0), duals)
 
 
 def hybrid_loss(logits: Tensor, target: Tensor, gain: Tensor | Gain) -> Tensor:
@@ -114,9 +115,10 @@ def _rewards(target: Tensor, gain: Tensor | Gain) -> Tensor:
         return own if gain.shared is None else torch.addr(own, target @ gain.shared[0], gain.shared[1])
 
 
-def _checked_target(target: Tensor, logits: Tensor) -> Tensor:
+def _checked_target(target: Any, logits: Tensor) -> Tensor:
     if logits.ndim != 2:
         raise ValueError(f"logits or probs of shape {tuple(logits.shape)}: expected (N, K), one row per sample")
+    target = torch.as_tensor(target, device=logits.device)
     soft = target.is_floating_point()
     if target.shape != (logits.shape if soft else logits.shape[:1]):
         found = f"target of shape {tuple(target.shape)} and type {target.dtype}"
@@ -129,11 +131,13 @@ def _checked_target(target: Tensor, logits: Tensor) -> Tensor:
     return target.detach().to(logits.dtype if soft else torch.long)
 
 
-def _pair(duals: PerClass, name: str, seen: PerClass) -> tuple[Tensor, Tensor]:
+def _pair(duals: PerClass, name: str, seen: PerClass, step: float) -> tuple[Tensor, Tensor]:
     """Multipliers and what they answer to, both in the multipliers' type."""
-    old = torch.as_tensor(duals)
+    if not (math.isfinite(step) and step >= 0):
+        raise ValueError(f"step={step}: must be a finite number of at least 0, the paper uses 0.25")
+    old = numbers(duals)
     old = old if old.is_floating_point() else old.to(torch.get_default_dtype())
-    given = torch.as_tensor(seen).to(old)
+    given = numbers(seen).to(old)
     if old.ndim != 1 or given.shape != old.shape:
         shapes = f"duals {tuple(old.shape)} and {name} {tuple(given.shape)}"
         raise ValueError(f"{shapes}: expected equal shapes, one number per class or group")

@@ -35,6 +35,8 @@ class _Reverse(torch.autograd.Function):
 
 def reverse_gradient(x: Tensor, coefficient: float) -> Tensor:
     """``x`` itself; its gradient is multiplied by ``-coefficient``, that of what follows is not."""
+    if not math.isfinite(coefficient):
+        raise ValueError(f"coefficient={coefficient}: must be finite, 1 reverses the gradient as it is")
     return _Reverse.apply(x, coefficient)
 
 
@@ -121,6 +123,8 @@ def mcc_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
     """
     if not temperature > 0:
         raise ValueError(f"temperature={temperature}: must be positive, the authors use 2.5")
+    if logits.ndim != 2 or not len(logits):
+        raise ValueError(f"logits of shape {tuple(logits.shape)}: expected (N, K), N >= 1")
     probs = F.softmax(_full(logits) / temperature, 1)
     w = entropy_weights(probs)[:, None]
     # Rows of P sum to 1, so row c of the matrix sums to sum_b w P_bc, of which sum_b w P_bc (1 - P_bc) is confused.

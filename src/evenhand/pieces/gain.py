@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand.pieces.given import numbers
 from evenhand.pieces.losses import PerClass
 
 Groups = Sequence[Sequence[int]]
@@ -57,9 +58,10 @@ class Gain:
         return Gain(change(self.own), None if self.shared is None else (change(self.shared[0]), change(self.shared[1])))
 
 
-def checked_gain(gain: Tensor | Gain, like: Tensor) -> Tensor | Gain:
+def checked_gain(gain: Any, like: Tensor) -> Tensor | Gain:
     """The gain as a constant on the device and in the type of ``like`` (N, K), if it can be learnt for."""
     classes = like.shape[-1]
+    gain = gain if isinstance(gain, Gain) else numbers(gain)
     parts = [gain] if isinstance(gain, Tensor) else [gain.own, *(gain.shared or ())]
     wanted = (classes, classes) if isinstance(gain, Tensor) else (classes,)
     for part in parts:
@@ -80,7 +82,7 @@ def checked_gain(gain: Tensor | Gain, like: Tensor) -> Tensor | Gain:
 
 def class_priors(priors: PerClass, name: str = "priors") -> Tensor:
     """(K,) summing to 1, from priors or counts in class order."""
-    given = torch.as_tensor(priors)
+    given = numbers(priors)
     if given.ndim != 1:
         raise ValueError(f"{name} of shape {tuple(given.shape)}: expected (K,), one number per class")
     if given.device.type == "cpu" and not (given > 0).all():
@@ -103,9 +105,12 @@ def membership(groups: Groups, num_classes: int) -> Tensor:
 
 def _per_class(duals: PerClass, groups: Groups | None, prior: Tensor) -> Tensor:
     """(K,) each class's share of the multipliers of its groups."""
-    given = torch.as_tensor(duals).to(prior.device)
+    given = numbers(duals).to(prior.device)
     wanted = len(prior) if groups is None else len(groups)
     if given.shape != (wanted,):
         unit = "class" if groups is None else "group"
         raise ValueError(f"duals of shape {tuple(given.shape)}: expected ({wanted},), one multiplier per {unit}")
+    if given.device.type == "cpu" and not (given >= 0).all():
+        first = int((~(given >= 0)).nonzero()[0])
+        raise ValueError(f"duals[{first}]={given[first]:g}: a multiplier is at least 0")
     return given if groups is None else given @ membership(groups, len(prior)).to(given)

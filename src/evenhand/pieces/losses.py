@@ -1,6 +1,6 @@
 """Losses for long-tailed labels: functions of logits (N, K), integer targets (N,) and class counts (K,).
 
-Counts, priors and weights may be lists, arrays or tensors; a (K,) tensor on the logits' device costs nothing
+Targets, counts, priors and weights may be lists, arrays or tensors; a (K,) tensor on the logits' device costs nothing
 per step. Half-precision logits are computed, and their loss returned, in float32. Unless said otherwise a
 loss is PyTorch's weighted mean ``sum w_y l / sum w_y``. Values (positive counts, targets below K) are checked
 on the CPU only: elsewhere that would wait for the device, and an index out of range is left to torch.
@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.pieces.given import narrowed, numbers
+
 PerClass = Any  # list, array or tensor with one number per class
 
 
@@ -28,12 +30,13 @@ def class_balanced_weights(counts: PerClass, beta: float = 0.9999) -> Tensor:
         raise ValueError(f"beta={beta} is outside [0, 1): use 0 for equal weights, 0.9999 for nearly 1/n")
     n = _positive("counts", counts)
     effective = -torch.expm1(n * math.log(beta)) if beta else torch.ones_like(n)
-    return (1 / effective) / (1 / effective).mean()
+    return narrowed((1 / effective) / (1 / effective).mean(), counts)
 
 
 def deferred_weights(counts: PerClass, epoch: float, start: float, beta: float = 0.9999) -> Tensor:
     """Deferred re-weighting (DRW): ones before the 0-based epoch ``start``, class-balanced from it on."""
-    return class_balanced_weights(counts, beta if epoch >= start else 0.0)
+    weights = class_balanced_weights(counts, beta)
+    return weights if epoch >= start else torch.ones_like(weights)
 
 
 def ldam_loss(
@@ -49,6 +52,8 @@ def ldam_loss(
 
     ``margin_j = max_margin (n_min / n_j)^(1/4)``: the rarest class gets ``max_margin``.
     """
+    if not (max_margin >= 0 and scale > 0):
+        raise ValueError(f"max_margin={max_margin}, scale={scale}: the margin is at least 0, the scale above 0")
     logits, target = _checked(logits, target)
     n = _positive("counts", counts, logits)
     margins = max_margin * (n.min() / n) ** 0.25  # (K,)
@@ -83,6 +88,8 @@ def logit_adjusted_loss(
 
 def focal_loss(logits: Tensor, target: Tensor, *, gamma: float = 1.0, weight: PerClass | None = None) -> Tensor:
     """Plain mean of ``w_y (1 - p_y)^gamma (-log p_y)``: samples already fitted count less."""
+    if not gamma >= 0:
+        raise ValueError(f"gamma={gamma}: must be at least 0, which is cross-entropy")
     logits, target = _checked(logits, target)
     loss = F.cross_entropy(logits, target, reduction="none")  # (N,)
     # The floor keeps the gradient of x^gamma finite for gamma < 1 where p rounds to 1.
@@ -149,6 +156,7 @@ def _checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if logits.ndim != 2 or logits.shape[0] == 0 or logits.shape[1] < 2:
         raise ValueError(f"logits of shape {tuple(logits.shape)}: expected (N, K) with N >= 1 and K >= 2")
     samples, classes = logits.shape
+    target = torch.as_tensor(target, device=logits.device)
     if target.shape != (samples,) or target.is_floating_point():
         found = f"target of shape {tuple(target.shape)} and type {target.dtype}"
         raise ValueError(f"{found}: expected ({samples},) class indices")
@@ -162,8 +170,8 @@ def _checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def _positive(name: str, values: PerClass, logits: Tensor | None = None) -> Tensor:
     given = _per_class(name, values, logits)
-    if given.device.type == "cpu" and not (given > 0).all():
-        first = int((~(given > 0)).nonzero()[0])
+    if given.device.type == "cpu" and not (fine := (given > 0) & given.isfinite()).all():
+        first = int((~fine).nonzero()[0])
         raise ValueError(f"{name}[{first}]={given[first]:g}: must be positive, drop or merge the empty class")
     return given if logits is None else given.to(logits.device, logits.dtype)
 
@@ -179,9 +187,9 @@ def _weight(values: PerClass | None, logits: Tensor) -> Tensor:
 
 
 def _per_class(name: str, values: PerClass, logits: Tensor | None) -> Tensor:
-    given = torch.as_tensor(values)
+    given = numbers(values)
     wanted = given.shape[:1] if logits is None else logits.shape[1:]
-    if given.ndim != 1 or given.shape != wanted:
+    if given.ndim != 1 or given.shape != wanted or not len(given):
         size = "K" if logits is None else logits.shape[1]
         raise ValueError(f"{name} of shape {tuple(given.shape)}: expected ({size},), one number per class")
     return given if given.is_floating_point() else given.to(torch.get_default_dtype())

@@ -6,9 +6,12 @@ Equal scores go by the lowest index first, so that a selection can be repeated.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from evenhand.pieces.given import numbers
 
 TINY = 1e-38  # stands for a probability of exactly 0 in logarithms: no softmax in float32 gives a smaller normal number
 
@@ -41,7 +44,7 @@ def check_budget(budget: int, pool: int) -> int:
     return count
 
 
-def check_probs(probs: Tensor) -> Tensor:
+def check_probs(probs: Any) -> Tensor:
     """(N, K) in float64, rows that sum to 1 but for rounding."""
     p = check_matrix("probs", probs).double()
     if p.shape[1] < 2 or (p < 0).any() or ((p.sum(1) - 1).abs() > 0.02).any():
@@ -50,16 +53,18 @@ def check_probs(probs: Tensor) -> Tensor:
     return p
 
 
-def check_matrix(name: str, x: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
+def check_matrix(name: str, x: Any, rows: int | None = None, columns: int | None = None) -> Tensor:
     """(N, d), at least float32, without gradient."""
+    x = numbers(x)
     if x.ndim != 2 or (rows is not None and len(x) != rows) or (columns is not None and x.shape[1] != columns):
         want = f"({'N' if rows is None else rows}, {'d' if columns is None else columns})"
         raise ValueError(f"{name} of shape {tuple(x.shape)}: expected {want}, one row for each sample of the pool")
     return _finite(name, x)
 
 
-def check_scores(name: str, scores: Tensor, rows: int | None = None) -> Tensor:
+def check_scores(name: str, scores: Any, rows: int | None = None) -> Tensor:
     """(N,), at least float32, without gradient."""
+    scores = numbers(scores)
     if scores.ndim != 1 or (rows is not None and len(scores) != rows):
         want = "(N,)" if rows is None else f"({rows},)"
         raise ValueError(f"{name} of shape {tuple(scores.shape)}: expected {want}, one score for each sample")

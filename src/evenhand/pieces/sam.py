@@ -13,6 +13,7 @@ Both passes use the same batch, the same augmentation and the same loss weights.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ class SAM(Wrapped):
     """Sharpness-aware minimisation around the instance ``base_optimizer``; a schedule may set ``rho``."""
 
     def __init__(self, base_optimizer: torch.optim.Optimizer, rho: float = 0.05) -> None:
-        if not rho >= 0:
+        if not 0 <= rho < math.inf:
             raise ValueError(f"rho={rho}: use a radius of at least 0, 0.05 to begin with")
         super().__init__(base_optimizer)
         self.rho: float | Tensor = rho

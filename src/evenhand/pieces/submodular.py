@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from evenhand.nets.modes import evaluating
 from evenhand.pieces.pairwise import FARTHEST, OFFSET, Pairs
 from evenhand.pieces.pool import check_budget, check_probs, check_scores
-from evenhand.pieces.vat import adversarial_direction
+from evenhand.pieces.vat import Predictor, adversarial_direction
 from evenhand.precision import without_tf32
 
 TIE = 1e-9  # gains this close are equal: similarities of like predictions are exact to about 1e-11
 
 
 def vap_score(
-    model: nn.Module,
+    model: Predictor,
     x: Tensor,
     *,
     starts: int = 5,

@@ -44,6 +44,8 @@ def twins_loss(first: Tensor, second: Tensor, *, off_diagonal: float) -> Tensor:
     Rows i are twins; both get gradients. In several processes each has the joint batch's loss, and parameters whose
     gradients are averaged over processes (``parallel.average_gradients``, DDP) get a single process's.
     """
+    if not off_diagonal >= 0:
+        raise ValueError(f"off_diagonal={off_diagonal}: a weight is at least 0, the paper's is 0.05")
     c = cross_correlation(first, second)
     diagonal = c.diagonal()
     return (1 - diagonal).square().sum() + off_diagonal * (c - diagonal.diag()).square().sum()

@@ -10,7 +10,7 @@ random d is therefore H d, a step of power iteration towards the top eigenvector
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -21,11 +21,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from evenhand.nets.modes import frozen_statistics
 from evenhand.precision import without_tf32
 
+Predictor = nn.Module | Callable[[Tensor], Tensor]
 STEP = 1e-3  # default size of d's elements: the authors' |d| = 1e-6 is rounding noise in float32
 
 
 def adversarial_direction(
-    model: nn.Module,
+    model: Predictor,
     x: Tensor,
     *,
     epsilon: float,
@@ -47,7 +48,7 @@ def adversarial_direction(
 
 
 def vat_loss(
-    model: nn.Module,
+    model: Predictor,
     x: Tensor,
     *,
     epsilon: float,
@@ -67,7 +68,7 @@ def vat_loss(
 
 
 def _direction(
-    model: nn.Module,
+    model: Predictor,
     x: Tensor,
     clean: Tensor,
     epsilon: float,
@@ -109,11 +110,12 @@ def _unit(v: Tensor) -> Tensor:
 
 
 @contextmanager
-def _steady(model: nn.Module, x: Tensor) -> Iterator[None]:
+def _steady(model: Predictor, x: Tensor) -> Iterator[None]:
     """A pass depends on x alone and leaves no trace: h(x) and h(x + r) may differ by r only."""
     if not x.is_floating_point() or not len(x):
         raise ValueError(f"x of shape {tuple(x.shape)} and type {x.dtype}: expected a float batch of at least 1 sample")
-    training = [m for m in model.modules() if m.training and not isinstance(m, _NormBase)]
+    parts = model.modules() if isinstance(model, nn.Module) else ()  # any other function has no modes
+    training = [m for m in parts if m.training and not isinstance(m, _NormBase)]
     for module in training:
         module.training = False
     try:

@@ -53,10 +53,13 @@ class Inputs:
                 return self.files([inputs])
             return self._vectors(np.asarray(inputs, dtype=np.float32), "inputs")
         if isinstance(inputs, np.ndarray | Tensor):
-            return self._pictures(np.asarray(inputs), "inputs")
+            array = np.asarray(inputs)
+            one = array.ndim == 3 and array.shape[2] == 3 < array.shape[1]  # a picture (H, W, 3), not grey ones 3 wide
+            return self._pictures(array[None] if one else array, "inputs")
         given: list[Any] = [inputs] if isinstance(inputs, str | Path | Image.Image) else list(inputs)
-        if given and all(isinstance(one, Image.Image) for one in given):
-            shown = [as_images(np.array(convert(one, self.mode))[None], "inputs") for one in given]
+        if given and all(isinstance(one, Image.Image | np.ndarray | Tensor) for one in given):
+            arrays = [np.array(convert(x, self.mode)) if isinstance(x, Image.Image) else np.asarray(x) for x in given]
+            shown = [as_images(array[None], "inputs") for array in arrays]
             return joined([self._framed(x, [f"image {at}"]) for at, x in enumerate(shown)])
         return self.files(given)
 

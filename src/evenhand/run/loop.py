@@ -26,7 +26,7 @@ from evenhand.run.settings import Run
 
 
 def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path:
-    """Train ``method`` on ``streams``; returns the run's folder with ``last.pt`` and ``best.pt``.
+    """Train ``method`` on ``streams``; returns the run's folder with ``last.pt``, and ``best.pt`` if one is selected.
 
     Every random number is a function of (seed, step), so ``run.resume`` continues bit for bit. ``digest`` names
     the recipe: a checkpoint of another one is refused.

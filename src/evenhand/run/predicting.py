@@ -79,7 +79,7 @@ class Model:
         """One row (name, label, confidence) for each input.
 
         ``inputs``: paths of images, a folder of them, a list of paths in a .csv or .txt, PIL images, uint8 arrays
-        (N, H, W[, C]) or (N, C, H, W), float vectors (N, d); for a model of texts, strings.
+        (N, H, W[, C]) or (N, C, H, W) or a list of single ones, float vectors (N, d); for a model of texts, strings.
         """
         return [Prediction(name, said[0], sure[0]) for name, said, sure in self.stream(inputs, batch=batch, top=1)]
 
@@ -156,7 +156,7 @@ class Locator:
         """The objects (name, boxes, labels, scores) of each image, none included.
 
         ``inputs``: paths of images, a folder of them, a list of paths in a .csv or .txt, a COCO file, PIL images, uint8
-        arrays (N, H, W[, C]) or (N, C, H, W).
+        arrays (N, H, W[, C]) or (N, C, H, W), or a list of single ones of any size.
         """
         return list(self.stream(inputs, batch=batch, min_score=min_score))
 

@@ -127,6 +127,8 @@ def variant_text(name: str, variant: str) -> str:
 
 def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
     """Read ``name``, ``name:variant`` or a file, then apply overrides such as ``"run.epochs=5"``."""
+    if isinstance(overrides, str):
+        raise ValueError(f"overrides={overrides!r} is one text: give a list of them, [{overrides!r}]")
     name = str(path_or_name)
     variant = ""
     if ":" in name and not Path(name).exists():
