@@ -59,11 +59,11 @@ def manifold_scores(real: Any, fake: Any, k: int, block: int = 1024) -> Scores:
     covered = torch.zeros_like(reached)  # ball holds some fake
     for i, x in _blocks(real, block, centre):
         for j, y in _blocks(fake, block, centre):
-            tile, pairs = _squared_distances(x, y), (real[i], fake[j])
-            inside = _below(tile, real_reach[i, None], pairs, x, y)
+            tile, slack = _squared_distances(x, y), ROUNDING * _squares(x, y)
+            inside = _below(real_reach[i, None], tile, slack, real[i], fake[j])
             around[j] += inside.sum(0)
             covered[i] |= inside.any(1)
-            reached[i] |= _below(tile, fake_reach[j], pairs, x, y).any(1)
+            reached[i] |= _below(fake_reach[j], tile, slack, real[i], fake[j]).any(1)
     precision, recall, coverage = ((x > 0).double().mean() for x in (around, reached, covered))
     return Scores(precision, recall, around.mean() / k, coverage)
 
@@ -112,13 +112,12 @@ def _reach(x: Tensor, k: int, block: int, centre: Tensor) -> Tensor:
     return torch.cat(reach)
 
 
-def _below(tile: Tensor, reach: Tensor, pairs: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """(N, M) whether distances are less than ``reach``; where rounding could decide, from the rows as given."""
-    inside, a, b = tile < reach, *pairs
-    unsure = (tile - reach).abs() <= ROUNDING * (x.square().sum(1)[:, None] + y.square().sum(1))
-    for rows, columns in zip(
-        *(at.split(max(1, UNSURE // a.shape[1])) for at in unsure.nonzero(as_tuple=True)), strict=True
-    ):
+def _below(reach: Tensor, tile: Tensor, slack: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """(N, M) whether rows of a and b are nearer than ``reach``; where rounding could decide, from the rows themselves."""
+    inside = tile < reach
+    unsure = ((tile - reach).abs() <= slack).nonzero()
+    for pairs in unsure.split(max(1, UNSURE // a.shape[1])):
+        rows, columns = pairs.T
         inside[rows, columns] = _exact(a[rows], b[columns]) < reach.expand_as(tile)[rows, columns]
     return inside
 
@@ -136,10 +135,14 @@ def _blocks(x: Tensor, block: int, centre: Tensor) -> Iterator[tuple[slice, Tens
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """(N, M) ``|x - y|^2``; what rounding leaves of equal rows is 0, so that equal points tie."""
-    squared = x.square().sum(1)[:, None] + y.square().sum(1)
+    squared = _squares(x, y)
     rounding = ROUNDING * squared
     squared.addmm_(x, y.T, alpha=-2)
     return squared.masked_fill_(squared < rounding, 0.0)
+
+
+def _squares(x: Tensor, y: Tensor) -> Tensor:
+    return x.square().sum(1)[:, None] + y.square().sum(1)
 
 
 def as_features(x: Any, name: str) -> Tensor:
