@@ -113,7 +113,7 @@ def _reach(x: Tensor, k: int, block: int, centre: Tensor) -> Tensor:
 
 
 def _below(reach: Tensor, tile: Tensor, slack: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """(N, M) whether rows of a and b are nearer than ``reach``; where rounding could decide, from the rows themselves."""
+    """(N, M) whether rows of a and b are nearer than ``reach``; where rounding could decide, from the rows."""
     inside = tile < reach
     unsure = ((tile - reach).abs() <= slack).nonzero()
     for pairs in unsure.split(max(1, UNSURE // a.shape[1])):
