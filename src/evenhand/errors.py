@@ -24,6 +24,10 @@ def users_mistake(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from error
 
 
+class Stopped(KeyboardInterrupt):
+    """A training that was asked to stop, and did so in all its processes, with its state saved."""
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """A hint such as ``did you mean 'epochs'?``, or the known names when none is close."""
     known = sorted(known)

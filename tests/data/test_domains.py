@@ -268,7 +268,7 @@ def test_domains_of_a_built_in_set(monkeypatch: pytest.MonkeyPatch) -> None:
             levels = torch.tensor(list(LEVELS.values()))[y] + OFFSETS[name]
             images = levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
             parts[f"{style}/{split}"] = Stream(Memory(images), y, tuple(LEVELS), style)
-    monkeypatch.setattr(catalogue, "load", lambda _: parts)
+    monkeypatch.setattr(catalogue, "load", lambda *_, **__: parts)
     data = adapt("emoji-home", ["noto"], "twemoji", val_per_class=1)
     assert lengths(data) == {"source": 9, "target": 12, "val": 3, "test": 6}
     assert comes_from(data.streams["source"], "art")

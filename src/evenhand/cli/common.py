@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evenhand.errors import Stopped
+
 if TYPE_CHECKING:
     from evenhand.run.recipe import Recipe
 
@@ -18,11 +20,15 @@ RecipeName = Annotated[str, typer.Argument(help="One of ours, as NAME or NAME:VA
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Typer would swallow what an interruption says."""
+    """Typer would swallow what an interruption says; processes that stop together leave their group together."""
     try:
         yield
     except KeyboardInterrupt as stop:
         print(f"evenhand: stopped. {stop}", file=sys.stderr)
+        if isinstance(stop, Stopped):
+            from evenhand import parallel
+
+            parallel.stop()
         raise typer.Exit(130) from stop
 
 

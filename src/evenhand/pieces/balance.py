@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.pieces.given import numbers
+from evenhand.given import numbers
 from evenhand.pieces.losses import PerClass
 
 Normalise = Literal["share", "mean-one"]

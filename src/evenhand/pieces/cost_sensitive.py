@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.given import narrowed, numbers
 from evenhand.pieces.gain import Gain, Groups, checked_gain
-from evenhand.pieces.given import narrowed, numbers
 from evenhand.pieces.losses import PerClass
 
 DUAL_FLOOR = 1e-12  # a multiplier of 0 could never return under multiplicative updates

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.pieces.given import numbers
+from evenhand.given import numbers
 from evenhand.pieces.losses import PerClass
 
 Groups = Sequence[Sequence[int]]

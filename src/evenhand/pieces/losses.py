@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.pieces.given import narrowed, numbers
+from evenhand.given import narrowed, numbers
 
 PerClass = Any  # list, array or tensor with one number per class
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.pieces.given import numbers
+from evenhand.given import numbers
 
 TINY = 1e-38  # stands for a probability of exactly 0 in logarithms: no softmax in float32 gives a smaller normal number
 

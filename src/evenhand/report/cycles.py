@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from pydantic import BaseModel
@@ -119,21 +119,14 @@ def write_cycles_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """One folder of cycles."""
 
     folder: Path
     told: dict[str, Any]
     recipe: dict[str, Any]
-
-    @property
-    def seed(self) -> int:
-        return self.told["seed"]
-
-    @property
-    def split_seed(self) -> Any:
-        return self.recipe.get("data", {}).get("split_seed")
+    seed: int
+    split_seed: int | None
 
 
 def group_experiments(folders: Sequence[Path]) -> list[Group]:
@@ -144,7 +137,8 @@ def group_experiments(folders: Sequence[Path]) -> list[Group]:
         if told is None or recipe is None or not told["cycles"]:
             raise UserError(f"{folder} holds no cycles: {AGAIN}")
         key = json.dumps(but_for_the_split(recipe), sort_keys=True, default=str)
-        found.setdefault(key, []).append(Experiment(folder, told, recipe))
+        split_seed = recipe.get("data", {}).get("split_seed")
+        found.setdefault(key, []).append(Experiment(folder, told, recipe, told["seed"], split_seed))
     groups = []
     for same in (part for alike in found.values() for part in by_split(alike)):
         same.sort(key=lambda one: one.seed)

@@ -17,7 +17,7 @@ import torch
 from evenhand import parallel
 from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.stream import Streams, decoded_by
-from evenhand.errors import UserError
+from evenhand.errors import Stopped, UserError
 from evenhand.methods.protocol import Method, Progress
 from evenhand.randomness import mix, reseed
 from evenhand.run.checkpoints import Checkpoints, diverged
@@ -91,7 +91,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
                 kept.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
                 if stop:
-                    raise KeyboardInterrupt(f"{folder} is saved at step {done}; --resume continues")
+                    raise Stopped(f"{folder} is saved at step {done}; --resume continues")
                 break
     parallel.barrier()
     return folder
