@@ -165,6 +165,14 @@ def test_a_port_in_use_and_a_journal_in_use_are_one_line(picks: Path) -> None:
         serve(picks, picks.with_name("labels.csv"), browser=False)
 
 
+def test_labels_that_came_another_way_are_not_written_over(picks: Path) -> None:
+    labels = picks.with_name("labels.csv")
+    labels.write_text(kept := "name,label\nimported.png,lynx\n")
+    with pytest.raises(UserError, match=r"labels that were not given here \(imported\.png\): move it, or .*--out"):
+        serve(picks, labels, browser=False)
+    assert labels.read_text() == kept
+
+
 def test_only_this_machine_can_connect() -> None:
     listening = bound_socket(0)
     assert listening.getsockname()[0] == "127.0.0.1"

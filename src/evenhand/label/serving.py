@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evenhand import locks
+from evenhand.data.labels import read_answers
 from evenhand.data.sources.paths import few
 from evenhand.errors import UserError
 from evenhand.label.answers import Answers, summary
@@ -48,6 +49,7 @@ def serve(
             answers.write(out)
             return str(out)
 
+        _spare_foreign(out, journal)
         finish()
         listening, token = bound_socket(port), new_token()
         port = listening.getsockname()[1]
@@ -68,3 +70,11 @@ def serve(
             finish()
             journal.close()
     print(f"{summary(answers)}: {out}")
+
+
+def _spare_foreign(out: Path, journal: Journal) -> None:
+    """Refuse to write over labels that came another way, by ``labels import`` or by hand."""
+    asked = {event.get("name") for event in journal.events}
+    there = read_answers(out) if out.is_file() else []
+    if foreign := [answer.name for answer in there if answer.name not in asked]:
+        raise UserError(f"{out} has labels that were not given here ({few(foreign)}): move it, or name another --out")
