@@ -81,7 +81,8 @@ class Symbols:
             "optim": {
                 "name": "adam" if self.adam else "sgd", "lr": self.lr, "momentum": self.momentum,
                 "weight_decay": self.decay, "clip": self.clip,
-                **({"schedule": "inverse-progress"} if self.inverse else {}), **({"ema": self.ema} if self.ema else {}),
+                **({"schedule": "inverse-progress"} if self.inverse else {}),
+                **({"ema": self.ema, "ema_warm": False} if self.ema else {}),
             },
         }  # fmt: skip
 

@@ -43,7 +43,6 @@ class VAADAOptim(AdaptOptim):
     schedule: Schedule = Field("constant", description="of the learning rate; inverse-progress: (1 + 10 p)^-0.75")
     clip: float | None = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     clip_apart: bool = Field(True, description="each part (features, classifier, discriminator) by its own norm")
-    ema_warm: bool = Field(False, description="at most (1 + t) / (10 + t) at step t; false: the papers' form")
 
     def player(self, net: nn.Module, *, seed: int, groups: list[dict[str, Any]] | None = None) -> Player:
         player = super().player(net, seed=seed, groups=groups)
