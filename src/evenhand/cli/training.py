@@ -50,7 +50,13 @@ def _chosen(
             raise UserError(
                 f"--budget and --fine-tune are for data; '{name}' is a recipe: set run.epochs or method.net"
             )
-        return load(name, set_, seed=seed, resume=resume)
+        recipe = load(name, set_, seed=seed, resume=resume)
+        if resume and not Path(recipe.run.folder).is_dir():
+            raise UserError(
+                f"there is no run in {recipe.run.folder} to resume: correct run.folder, or leave out --resume to begin "
+                "one (--set run.resume=true does either)"
+            )
+        return recipe
     if resume:
         raise UserError("--resume continues a run: give its folder, as train printed it, in place of the data")
     seconds = None if budget is None else seconds_of(budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -144,11 +145,18 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
             raise UserError(f"{name}: variants.{variant} = {known[variant]!r} is a value; write a table of overrides")
         tree = _laid_over(tree, flatten(known[variant]))
     run = tree.get("run", {})
-    if isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
+    if "run.folder" not in changes and name not in recipe_names() and Path(name).is_dir():
+        changes["run.folder"] = _named(name)  # a run that was moved or copied goes on where it is, not where it was
+    elif isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
         stem = Path(name).stem if Path(name).suffix else Path(name).name
         seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
     return validate(_laid_over(tree, changes), name)
+
+
+def _named(folder: str) -> str:
+    """A folder by a path that ends in its name, which '.' and '..' do not."""
+    return os.path.abspath(folder) if Path(folder).name in ("", "..") else str(Path(folder))
 
 
 def _laid_over(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
