@@ -64,7 +64,7 @@ def prepare_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: b
     check_needs(recipe)
     if recipe.needs:
         check_method(recipe, data)
-    return build_method(recipe, data, device, obtain_needs(recipe, device, smoke=smoke))
+    return build_method(recipe, data, device, obtain_needs(recipe, data.streams, device, smoke=smoke))
 
 
 def check_method(recipe: Recipe, data: Data) -> None:
