@@ -36,7 +36,7 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path, tiny: Make, second: A
         train(second(other))
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "second" / "needs").exists()
-    train(second(train(tiny("run.epochs=0", "data.imbalance=2", folder="same"))))
+    train(second(train(tiny("run.epochs=0", folder="same"))))
 
 
 def test_what_a_failed_attempt_needed_is_not_used_for_another(
