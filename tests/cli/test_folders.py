@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evenhand import locks
+from evenhand.errors import UserError
 from evenhand.run import checkpoint
 
 Cli = Callable[..., Any]
@@ -43,3 +46,36 @@ def test_resuming_what_is_not_there_is_refused(cli: Cli, tiny: Path) -> None:
 @pytest.mark.parametrize("folder", ["", ".", "..", "/"])
 def test_a_folder_without_a_name_is_refused(cli: Cli, tiny: Path, folder: str) -> None:
     assert "run.folder" in cli("train", tiny, "--set", f"run.folder={folder}").mistake()
+
+
+def test_a_file_is_no_folder_for_a_run(cli: Cli, tiny: Path) -> None:
+    assert "'tiny.toml' is a file" in cli("train", tiny, "--set", "run.folder=tiny.toml").mistake()
+
+
+def test_a_lock_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / ".run.lock").mkdir()
+    refused = pytest.raises(UserError, match=r"cannot write .*run \(Is a directory\); choose another run\.folder")
+    with refused, locks.held(tmp_path / "run", wait=False):
+        pass
+
+
+def test_what_the_system_refuses_is_one_line_without_numbers(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "mine.toml")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    said = cli("copy", "folder", tiny.with_name("mine.toml")).mistake()
+    assert said.startswith("cannot use 'mine.toml' (Permission denied); see that")
+
+
+def test_printed_commands_can_be_pasted(cli: Cli, tiny: Path) -> None:
+    said = cli("train", tiny, "--set", "run.folder=my runs/a", "--set", "run.epochs=0").fine()
+    assert "report: evenhand report 'my runs/a'" in said
+
+
+def test_what_is_no_recipe_is_told_so(cli: Cli, tiny: Path) -> None:
+    tiny.with_name("x.png").write_bytes(b"\x89PNG")
+    assert "x.png is no recipe" in cli("train", "x.png").mistake()
+    assert "--set: run = 3 is a value" in cli("train", tiny, "--set", "run=3").mistake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,9 +34,9 @@ def train(
     if parallel.is_writer():
         if (folder / "measure.json").exists():
             print_tables([load_run(folder)])
-            print(f"run: {folder}   report: evenhand report {folder}")
+            print(f"run: {folder}   report: {shlex.join(['evenhand', 'report', str(folder)])}")
         else:
-            print(f"paused: {folder}   continue: evenhand train {folder} --resume")
+            print(f"paused: {folder}   continue: {shlex.join(['evenhand', 'train', str(folder), '--resume'])}")
     parallel.stop()
 
 

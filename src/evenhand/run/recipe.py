@@ -136,6 +136,7 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         name, _, variant = name.rpartition(":")
     tree = _read(name)
     changes = dict(overrides if isinstance(overrides, Mapping) else (parse_override(text) for text in overrides))
+    _check_tables(changes, "--set")
     if variant:
         known = tree.get("variants", {})
         if variant not in known:
@@ -146,17 +147,13 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         tree = _laid_over(tree, flatten(known[variant]))
     run = tree.get("run", {})
     if "run.folder" not in changes and name not in recipe_names() and Path(name).is_dir():
-        changes["run.folder"] = _named(name)  # a run that was moved or copied goes on where it is, not where it was
+        # A run that was moved or copied goes on where it is, not where it was; '.' and '..' are no names.
+        changes["run.folder"] = os.path.abspath(name) if Path(name).name in ("", "..") else str(Path(name))
     elif isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
         stem = Path(name).stem if Path(name).suffix else Path(name).name
         seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
     return validate(_laid_over(tree, changes), name)
-
-
-def _named(folder: str) -> str:
-    """A folder by a path that ends in its name, which '.' and '..' do not."""
-    return os.path.abspath(folder) if Path(folder).name in ("", "..") else str(Path(folder))
 
 
 def _laid_over(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,10 +193,14 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     try:
         tree = tomllib.loads(recipe_text(name))
     except ValueError as error:  # of TOML, of UTF-8, or an integer of more digits than Python reads
-        raise error if isinstance(error, UserError) else UserError(f"{name} is not valid TOML: {error}") from error
-    for key in ("data", "method", "run", "variants"):
-        if not isinstance(tree.get(key, {}), dict):
-            raise UserError(f"{name}: {key} = {tree[key]!r} is a value; write a table [{key}]")
+        if isinstance(error, UserError):
+            raise
+        if isinstance(error, UnicodeDecodeError):
+            raise UserError(
+                f"{name} is no recipe, which is text: give a .toml file, or data as a folder or table"
+            ) from error
+        raise UserError(f"{name} is not valid TOML: {error}") from error
+    _check_tables(tree, name)
     if "base" not in tree:
         return tree
     base = str(tree.pop("base"))
@@ -208,6 +209,12 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     under = _read(base, (*above, name))
     another = not _same_results(under, merge(under, tree))
     return merge(without_expectations(under, tree, another=another), tree)
+
+
+def _check_tables(tree: Mapping[str, Any], where: str) -> None:
+    for key in ("data", "method", "run", "variants"):
+        if not isinstance(tree.get(key, {}), dict):
+            raise UserError(f"{where}: {key} = {tree[key]!r} is a value; write a table [{key}], or set its keys")
 
 
 def smoke_recipe(name: str) -> Recipe:
