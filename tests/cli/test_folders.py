@@ -79,3 +79,9 @@ def test_what_is_no_recipe_is_told_so(cli: Cli, tiny: Path) -> None:
     tiny.with_name("x.png").write_bytes(b"\x89PNG")
     assert "x.png is no recipe" in cli("train", "x.png").mistake()
     assert "--set: run = 3 is a value" in cli("train", tiny, "--set", "run=3").mistake()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_mistyped_path_is_not_answered_by_a_list_of_all_recipes(cli: Cli) -> None:
+    assert cli("train", "phots/nowhere").mistake().endswith("no such file: evenhand list recipes names ours")
+    assert cli("train", "runs/foldr").mistake().endswith("no such file: did you mean 'folder'?")

@@ -117,7 +117,9 @@ def recipe_text(name: str) -> str:
         return path.read_text()
     if path.is_dir() and (path / "recipe.toml").is_file():
         return (path / "recipe.toml").read_text()
-    raise UserError(f"no recipe '{name}': give a file or one of ours; {did_you_mean(name, recipe_names())}")
+    hint = did_you_mean(path.stem, recipe_names())
+    ours = hint if hint.startswith("did") else "evenhand list recipes names ours"  # all of them fill a screen
+    raise UserError(f"no recipe '{name}', and no such file: {ours}")
 
 
 def variant_text(name: str, variant: str) -> str:
