@@ -56,3 +56,6 @@ def test_what_a_failed_attempt_needed_is_not_used_for_another(
     assert load_recipe(kept).method.net.width == 3
     train(second(narrow))
     assert load_recipe(kept).method.net.width == 2
+    (tmp_path / "second" / "last.pt").unlink()
+    train(second(kept))  # the copy itself
+    assert load_recipe(kept).method.net.width == 2

@@ -31,7 +31,7 @@ def take_answers(answers: Path, out: Path, picks: Path | None = None) -> tuple[i
     fresh: list[Answer] = [answer for answer in dict.fromkeys(new) if answer not in known]
     both = [*before, *fresh]
     kept, said = agreed(before, out), agreed(new, answers)
-    for name in kept.keys() & said.keys():
+    for name in sorted(kept.keys() & said.keys()):
         if kept[name] != said[name]:
             raise UserError(
                 f"'{answers}' says '{said[name]}' of '{name}', and '{out}' says '{kept[name]}': correct one of them"

@@ -34,7 +34,7 @@ def _obtain(name: str, need: Need, recipe: Recipe, streams: Streams, device: tor
         return open_run(own, device=str(device)).method
     run = _trained(name, need, recipe, device, smoke=smoke)
     _same_split(name, need, run, recipe, streams)
-    if parallel.is_writer():
+    if parallel.is_writer() and run.folder.resolve() != own.resolve():  # who names the copy itself has it already
         shutil.rmtree(own, ignore_errors=True)  # a failed attempt may have left another model's files
         copy_model(run, own)
     parallel.barrier()
