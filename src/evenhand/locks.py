@@ -19,9 +19,10 @@ def held(folder: Path, *, wait: bool, other: str = "run.folder") -> Iterator[Non
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f".{folder.name}.lock").open("a+")
     except OSError as error:
         raise UserError(f"cannot write {folder} ({error.strerror}); choose another {other}") from error
-    with folder.with_name(f".{folder.name}.lock").open("a+") as file:
+    with lock as file:
         if not _take(file.fileno(), wait):
             file.seek(0)
             holder = file.read().strip() or "unknown"

@@ -17,7 +17,7 @@ from PIL import Image
 
 import evenhand
 from evenhand.data.sets.catalogue import DATASETS
-from evenhand.methods import METHODS
+from evenhand.methods import METHODS, method_class
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.nets import NETS
 from evenhand.run import checkpoint
@@ -93,6 +93,10 @@ def test_list_names_everything(cli: Cli) -> None:
     text = cli("list", "--all").fine()
     for name in [*METHODS, *recipe_names(), *NETS, *DATASETS]:
         assert name in text
+    whole = "".join(text.split())
+    for name in METHODS:
+        told = (method_class(name).__doc__ or "").strip().splitlines()[0].rstrip(".")
+        assert "".join(told.split()) in whole, name  # brackets are no markup
 
 
 def test_show_prints_a_whole_recipe(cli: Cli) -> None:
@@ -124,6 +128,17 @@ def test_check_estimates_and_writes_nothing(cli: Cli, tiny: Path) -> None:
     assert "labelled" in text
     assert "2 steps" in text
     assert [p.name for p in tiny.parent.iterdir()] == ["tiny.toml"]
+
+
+def test_check_estimates_what_is_needed_first(cli: Cli, tiny: Path) -> None:
+    text = tiny.read_text()
+    data, run = text.partition("[method]")[0], text.partition("[run]")[2].partition("[variants]")[0]
+    second = tiny.with_name("second.toml")
+    second.write_text(f'{data}[method]\nname = "second-stage"\nbatch = 16\n[needs]\nfirst = "tiny.toml"\n[run]{run}')
+    said = cli("check", second).fine()
+    assert "needs.first: tiny.toml, about 0 min" in said
+    assert "with the runs it needs about" in said
+    assert sorted(p.name for p in tiny.parent.iterdir()) == ["second.toml", "tiny.toml"]
 
 
 def test_check_does_not_search_for_a_radius(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

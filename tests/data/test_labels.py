@@ -195,7 +195,7 @@ WRONG = {
     "y.json": ("[1]", "task 0 is no task"),
     "z.json": ('[{"data": {}}]', "has no data.name"),
     "v.json": ("[", "is not JSON"),
-    "u.csv": ("pth,label\n", "has no column 'path'; did you mean 'pth'?"),
+    "u.csv": ("pth,label\n", "has no column 'name' (or 'path'); it has pth, label"),
     "w.txt": ("", "give Label Studio's .json, or a .csv"),
 }
 
@@ -229,7 +229,7 @@ def test_answers_are_added_and_nothing_is_lost(tmp_path: Path) -> None:
     assert take_answers(more, out) == (2, 0)
     assert [answer.name for answer in read_answers(out)] == ["a", "b"]
     more.write_text("name,label\na,dog\n")
-    with pytest.raises(UserError, match="two answers for 'a'"):
+    with pytest.raises(UserError, match=r"more\.csv' says 'dog' of 'a', and '.*labels\.csv' says 'cat'"):
         take_answers(more, out)
     assert agreed(read_answers(out), out) == {"a": "cat", "b": "dog"}
     write_picks(tmp_path / "picks.csv", ROWS[:1], {"classes": ["cat", "dog"]})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,6 +140,17 @@ def test_workers_change_nothing(files: Stream) -> None:
     alone, helped = (load(files, feed, 1, 6, workers=workers) for workers in (0, 2))
     assert len(alone) == 5
     assert all(same(a, b) for a, b in zip(alone, helped, strict=True))
+
+
+def test_workers_outlive_the_signal_that_asks_the_whole_group_to_stop(files: Stream) -> None:
+    feed = Feed("labelled", 5, (plain,))
+    batches = Loader(files, feed, seed=0, device=CPU, workers=2).iterate(0, 30)
+    first = next(batches)
+    for worker in multiprocessing.active_children():
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGTERM)
+    helped = [first, *batches]
+    assert all(same(a, b) for a, b in zip(load(files, feed, 0, 30), helped, strict=True))
 
 
 def test_framing_is_random_in_training_only(files: Stream) -> None:

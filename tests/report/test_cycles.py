@@ -152,3 +152,9 @@ def test_the_command_finds_experiments_in_a_folder(
     (tmp_path / "run" / "recipe.toml").write_text("")
     assert report(str(folders[0]), str(tmp_path / "run")) == 2
     assert "do not go on one page" in capsys.readouterr().err
+
+
+def test_an_experiment_and_its_copy_are_not_two_seeds(tmp_path: Path, folders: list[Path]) -> None:
+    copied = experiment(tmp_path / "copied", "vaada-s3vaada", "s3vaada", 0, [0.3, 0.4, 0.5])
+    with pytest.raises(UserError, match="one experiment with seed 0; name one of them"):
+        group_experiments([*folders, copied])

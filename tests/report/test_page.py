@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,8 +25,8 @@ from evenhand.report.generate import CLASS_FID
 from evenhand.report.page import render, write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import group_runs
+from evenhand.report.tested import tested_on as which_test
 from evenhand.report.verdict import cautions, verdict
-from evenhand.report.verdict import tested_on as which_test
 
 NASTY = "<script>alert('x')</script>"
 VOID = {"meta", "br", "link", "path", "use", "image", "rect"}
@@ -241,6 +242,34 @@ def test_verdict_knows_its_weight(tmp_path: Path, tails: Any, rival: Any, said: 
     runs = [make_run(tmp_path, f"a-{s}", seed=s, tail=t) for s, t in enumerate(tails)]
     runs += [make_run(tmp_path, f"b-{s}", seed=s, tail=t, rho=1) for s, t in enumerate(rival)]
     assert said in verdict(group_runs(map(load_run, runs))).striptags()
+
+
+def test_one_seed_in_two_folders_is_one_seed(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, name, tail=0.6) for name in ("a", "a-copied")]
+    runs += [make_run(tmp_path, f"b-{s}", seed=s, rho=1) for s in range(2)]
+    groups = group_runs(map(load_run, runs))
+    assert groups[0].size == "2 runs"
+    assert groups[0].values(groups[0].task.headline) == [("seed 0", pytest.approx(70))]
+    assert "With one seed on a side" in verdict(groups).striptags()
+
+
+def test_a_tie_is_no_win(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "a", tail=0.3), make_run(tmp_path, "b", rho=1, tail=0.3001)]
+    said = verdict(group_runs(map(load_run, runs))).striptags()
+    assert said.startswith("Equal mean recall: b (60.0 %, 1 seed), a (60.0 %, 1 seed); tail recall")
+    assert "Best" not in said
+
+
+def test_runs_with_other_test_samples_are_not_ranked(tmp_path: Path) -> None:
+    """A digest is also of how samples are seen: at another side of the images the split says which they are."""
+    a, b = (split_run(tmp_path, name, 0, 0, digest) for name, digest in (("a", "x"), ("b", "y")))
+    better = replace(b, measure={**b.measure, "mean_recall": 0.9})
+    same, small = (
+        replace(better, streams=a.streams),
+        replace(better, recipe={**b.recipe, "data": {"split_seed": 0, "size": 96}}),
+    )
+    ranked = [verdict(group_runs([a, other])).startswith("Best mean recall: ") for other in (better, same, small)]
+    assert ranked == [False, True, True]
 
 
 def test_incomparable_runs_are_not_ranked(tmp_path: Path) -> None:

@@ -51,10 +51,11 @@ def check(run: OpenRun, label: int = 0) -> None:
 
 
 @pytest.mark.parametrize("method", [{"name": "classifier", "batch": 8, "net": NET, "optim": {"ema": 0.9}}, CSST])
-def test_a_run_with_an_average(tmp_path: Path, method: dict[str, Any]) -> None:
+def test_a_run_with_an_average(tmp_path: Path, method: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", method)
     check(run)
     study(run.folder, whole=True, steps=2)
+    assert "trace: an estimate from one random probe" in capsys.readouterr().out
     judged: Any = run.method
     assert not any(p.requires_grad for p in judged.network().parameters())
 

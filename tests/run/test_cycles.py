@@ -145,7 +145,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run_cycles(recipe(tmp_path / "a", cycles={"budget": 20}))
     with pytest.raises(UserError, match="no selector is called 'entrpy'; did you mean 'entropy'"):
         run_cycles(recipe(tmp_path / "b", by="entrpy"))
-    with pytest.raises(UserError, match=r"has no a \[cycles\] table"):
+    with pytest.raises(UserError, match=r"recipe has no \[cycles\] table"):
         run_cycles(recipe(tmp_path / "c").model_copy(update={"cycles": None}))
     with pytest.raises(UserError, match=r"data.labels is what cycles write themselves"):
         run_cycles(recipe(tmp_path / "d", data={"labels": "x.csv"}))

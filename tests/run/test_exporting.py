@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,9 @@ def test_frozen_network_and_head_are_one_graph(frozen: Path, photos: Path, tmp_p
     assert "net.pt, a file of the user's, licence not known" in card
     with safe_open(export(frozen, format="safetensors", out=tmp_path), "pt") as file:
         assert {name.partition(".")[0] for name in file.keys()} == {"backbone", "head", "normalise"}  # noqa: SIM118
+    card = (tmp_path / "MODEL-CARD.md").read_text()
+    assert "- file: `model.pt2`\n- file: `model.safetensors`, the weights alone\n" in card
+    assert "- output: probabilities" in card
 
 
 def test_safetensors_hold_the_networks_own_names(run: Path, tmp_path: Path) -> None:
@@ -173,6 +177,12 @@ def test_the_card_has_counts_intervals_rule_and_recipe(run: Path, tmp_path: Path
     for part in ("labelled 18, test 18", "rule `last`", "none, it was trained from scratch", 'name = "small-cnn"'):
         assert part in card
     assert "temperature 0.37" in card
+    assert "before the temperature" in card
+    plain = shutil.copytree(run, tmp_path / "plain")
+    keep_temperature(plain, None)
+    card = export(plain, format="safetensors").with_name("MODEL-CARD.md").read_text()
+    assert "- calibrated: no\n" in card
+    assert "before the temperature" not in card
 
 
 def test_licences_of_weights_are_told() -> None:

@@ -272,6 +272,16 @@ def test_a_run_that_is_there_is_not_looked_over_again(photos: Path, monkeypatch:
         choose(str(photos))
 
 
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_tables_of_one_name_have_runs_of_their_own(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"my p.{kind}").touch()
+    Path(f"runs/my p-{kind}-first-0").mkdir(parents=True)
+    Path(f"runs/my p-{kind}-first-0/last.pt").touch()
+    with pytest.raises(UserError, match=f"evenhand train 'runs/my p-{kind}-first-0' --resume"):
+        choose(f"my p.{kind}")
+
+
 def test_several_processes_would_choose_differently(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="in one process; then train the recipe"):

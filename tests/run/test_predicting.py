@@ -72,6 +72,13 @@ def test_predictions_are_those_of_the_run_whatever_the_batch(model: Any, photos:
     assert model.predict(photos)[7].confidence == pytest.approx(float(expected[7].max()))
 
 
+def test_what_cannot_be_read_is_told_in_words_of_python(model: Any, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(next(photos.rglob("*.png")).read_bytes()[:60])
+    with pytest.raises(UserError, match=r"bad\.png") as caught:
+        model.predict([tmp_path / "bad.png"])
+    assert "skip_unreadable" not in str(caught.value)
+
+
 def test_other_sizes_and_modes_are_framed_as_in_training(model: Any, tmp_path: Path) -> None:
     wide = save_picture(tmp_path / "wide.png", 90, 40)
     Image.open(wide).convert("LA").save(tmp_path / "grey.png")

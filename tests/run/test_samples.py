@@ -99,6 +99,8 @@ def test_a_run_is_sampled_to_a_folder(gsr: Path, tmp_path: Path) -> None:
     out = sample_run(gsr, "ring", 3, tmp_path / "out")
     assert sorted(p.name for p in out.iterdir()) == ["contact-sheet.png", "ring"]
     assert len(list((out / "ring").glob("*.png"))) == 3
+    with pytest.raises(UserError, match=r"ring has 1 older images .* such as 00002\.png"):
+        sample_run(gsr, "ring", 2, out)
     everything = sample_run(gsr, count=2)
     assert len(list(everything.glob("*/*.png"))) == 20
     with pytest.raises(UserError, match="did you mean 'ring'"):

@@ -74,5 +74,7 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"evenhand: {error}", file=sys.stderr)
+        where = f"'{error.filename}' ({error.strerror})" if error.filename else ""
+        told = f"cannot use {where}; see that it may be read and written, or choose another place" if where else error
+        print(f"evenhand: {told}", file=sys.stderr)
         sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -109,4 +110,4 @@ def cycles(
     recipe = load(name, set_, seed=seed, resume=True)
     with stoppable():
         folder = run_cycles(recipe)
-    print(f"cycles: {folder}   report: evenhand report {folder}")
+    print(f"cycles: {folder}   report: {shlex.join(['evenhand', 'report', str(folder)])}")

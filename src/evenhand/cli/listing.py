@@ -72,19 +72,24 @@ def _jobs(out: Console) -> None:
 
 
 def _methods() -> Table:
+    from rich.markup import escape
+
     from evenhand.methods import METHODS, method_class
 
     table = _table(20, 11, None)
     for name in METHODS:
         cls = method_class(name)
-        table.add_row(name, _job(name), _line(cls.__doc__) + ". " + _line(sys.modules[cls.__module__].__doc__))
+        about = f"{_line(cls.__doc__)}. {_line(sys.modules[cls.__module__].__doc__)}"
+        table.add_row(name, _job(name), escape(about))
     return table
 
 
 def _recipes() -> Table:
+    from rich.markup import escape
+
     table = _table(17, 11, None)
     for name, job, about, variants in _recipes_of():
-        table.add_row(name, job, about)
+        table.add_row(name, job, escape(about))
         if variants:
             table.add_row("", "", f"[dim]variants: {', '.join(variants)}[/]")
     return table
@@ -103,14 +108,16 @@ def _nets() -> Table:
 
 
 def _data() -> Table:
+    from rich.markup import escape
+
     from evenhand.data.sets.catalogue import DATASETS
     from evenhand.data.sets.scenes import SETS
 
     table = _table(13, None)
     for row in DATASETS.values():
-        table.add_row(row.name, row.about)
+        table.add_row(row.name, escape(row.about))
     for name, scenery in SETS.items():
-        table.add_row(name, scenery.about)
+        table.add_row(name, escape(scenery.about))
     table.add_row("shapes", "ten drawn shapes, 32 x 32 colour, made on the spot")
     table.add_row("phrases", "short texts on five subjects, made on the spot")
     return table

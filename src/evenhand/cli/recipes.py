@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def copy(
     if target.exists():
         raise UserError(f"{target} exists already: give another file name")
     target.write_text(variant_text(base, variant) if variant else recipe_text(base))
-    print(f"{target}: edit it, then run: evenhand train {target}")
+    print(f"{target}: edit it, then run: {shlex.join(['evenhand', 'train', str(target)])}")
 
 
 def check(name: RecipeName, set_: Set = None) -> None:

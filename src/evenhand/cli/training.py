@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,9 +34,9 @@ def train(
     if parallel.is_writer():
         if (folder / "measure.json").exists():
             print_tables([load_run(folder)])
-            print(f"run: {folder}   report: evenhand report {folder}")
+            print(f"run: {folder}   report: {shlex.join(['evenhand', 'report', str(folder)])}")
         else:
-            print(f"paused: {folder}   continue: evenhand train {folder} --resume")
+            print(f"paused: {folder}   continue: {shlex.join(['evenhand', 'train', str(folder), '--resume'])}")
     parallel.stop()
 
 
@@ -50,7 +51,13 @@ def _chosen(
             raise UserError(
                 f"--budget and --fine-tune are for data; '{name}' is a recipe: set run.epochs or method.net"
             )
-        return load(name, set_, seed=seed, resume=resume)
+        recipe = load(name, set_, seed=seed, resume=resume)
+        if resume and not Path(recipe.run.folder).is_dir():
+            raise UserError(
+                f"there is no run in {recipe.run.folder} to resume: correct run.folder, or leave out --resume to begin "
+                "one (--set run.resume=true does either)"
+            )
+        return recipe
     if resume:
         raise UserError("--resume continues a run: give its folder, as train printed it, in place of the data")
     seconds = None if budget is None else seconds_of(budget)

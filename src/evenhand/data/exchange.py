@@ -73,9 +73,10 @@ def import_answers(path: Path) -> list[Answer]:
     if "name" in head:
         return read_answers(path)
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
-    for column in ("path", "label"):
-        if column not in head:
-            raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, head)}")
+    if "path" not in head:
+        raise UserError(f"'{path}' has no column 'name' (or 'path'); it has {', '.join(head) or 'none'}: rename one")
+    if "label" not in head:
+        raise UserError(f"'{path}' has no column 'label'; {did_you_mean('label', head)}")
     return [Answer((row["path"] or "").strip(), (row["label"] or "").strip()) for row in rows]
 
 

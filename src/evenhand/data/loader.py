@@ -6,6 +6,7 @@ not depend on the number of workers.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -143,6 +144,7 @@ class Loader:
             num_workers=self.workers,
             generator=dice(self.seed, "workers"),
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=_outlive_a_signal,
         )
         for step, made in enumerate(raw, start):
             if isinstance(made, UserError):
@@ -153,6 +155,14 @@ class Loader:
             samples = [shared if some is None else moved(some, self.device) for some in own]
             seen = [view.see(some, truth, chance) for view, some in zip(views, samples, strict=True)]
             yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
+
+
+def _outlive_a_signal(_: int) -> None:
+    """A SIGTERM to the whole group is the main process's to answer, which needs its workers to finish the step.
+
+    The second ends a worker, as it ends the main process.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
 
 
 class _Pieces(Dataset[Any]):
@@ -186,6 +196,7 @@ def in_order(stream: Stream, rows: Tensor, batch: int) -> Iterator[tuple[Tensor,
             sampler=range(sum(map(len, pieces))),
             num_workers=stream.workers,
             generator=dice(0, "workers"),
+            worker_init_fn=_outlive_a_signal,
         )
     )
     for some, cut in zip(batches, pieces, strict=True):

@@ -8,7 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -23,7 +23,8 @@ from evenhand.report.charts.active import plot_bought, plot_chosen, plot_labels
 from evenhand.report.charts.svg import colour
 from evenhand.report.markup import joined, parts
 from evenhand.report.reading import read
-from evenhand.report.records import NOT_RUN, but_for_the_split, by_split, comparable
+from evenhand.report.records import NOT_RUN
+from evenhand.report.repeats import but_for_the_split, by_split, comparable, once_each
 from evenhand.report.table import Cell, Table
 
 AGAIN = "repeat evenhand cycles"
@@ -140,15 +141,12 @@ def group_experiments(folders: Sequence[Path]) -> list[Group]:
         split_seed = recipe.get("data", {}).get("split_seed")
         found.setdefault(key, []).append(Experiment(folder, told, recipe, told["seed"], split_seed))
     groups = []
-    for same in (part for alike in found.values() for part in by_split(alike)):
-        same.sort(key=lambda one: one.seed)
+    for same in (once_each(part) for alike in found.values() for part in by_split(alike)):
         first, place = same[0], same[0].folder.resolve()
         stem = re.sub(rf"[-_]?(seed)?{first.seed}$", "", place.name) or place.parent.name
         groups.append(Group(stem, tuple(e.told for e in same), tuple(e.folder for e in same), first.recipe))
     names = [g.name for g in groups]
-    return [
-        g if names.count(g.name) == 1 else Group(str(g.folders[0]), g.told, g.folders, g.recipe) for g in groups
-    ]  # fmt: skip
+    return [g if names.count(g.name) == 1 else replace(g, name=str(g.folders[0])) for g in groups]
 
 
 def with_error(values: Sequence[float], digits: int = 1) -> Cell:

@@ -17,7 +17,8 @@ from evenhand.report.markup import joined, parts
 from evenhand.report.reading import load_run
 from evenhand.report.records import RunGroup, RunRecord, apart, by_task, group_runs
 from evenhand.report.tables import Cell, Table, difference_table, failures_table, notes, runs_table, summary_of
-from evenhand.report.verdict import advice, cautions, tested_on, verdict
+from evenhand.report.tested import tested_on
+from evenhand.report.verdict import advice, cautions, verdict
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from evenhand.settings import WITHOUT_EFFECT
+from evenhand.report.repeats import but_for_the_split, by_split, per_seed
 from evenhand.tasks import Task
 from evenhand.tasks.metric import Metric
 
@@ -163,8 +163,8 @@ class RunGroup:
         return [r.measure[key] for r in self.records if r.measure and r.measure.get(key)]
 
     def values(self, metric: Metric) -> list[tuple[str, float]]:
-        """(which run, value) of every run that measured it."""
-        return [(r.label, v) for r in self.records if (v := r.value(metric)) is not None]
+        """(which run, value) of every seed that measured it."""
+        return per_seed((r.label, r.value(metric)) for r in self.records)
 
 
 Told = TypeVar("Told", RunRecord, RunGroup)
@@ -176,48 +176,6 @@ def by_task(told: Iterable[Told]) -> dict[Task, list[Told]]:
     for one in sorted(told, key=lambda one: one.task.name):
         found.setdefault(one.task, []).append(one)
     return found
-
-
-def comparable(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe without what may differ between repetitions of one experiment: the seed, and what changes no result.
-
-    The split stays: it is another experiment's, unless it goes with the seed (see ``by_split``).
-    """
-    kept = {key: value for key, value in recipe.items() if key not in ("name", "seed", *WITHOUT_EFFECT["recipe"])}
-    if "run" in kept:
-        kept["run"] = {key: value for key, value in kept["run"].items() if key not in ("seed", *WITHOUT_EFFECT["run"])}
-    return kept
-
-
-def but_for_the_split(recipe: dict[str, Any]) -> dict[str, Any]:
-    kept = comparable(recipe)
-    data = kept.get("data")
-    if isinstance(data, dict):
-        kept["data"] = {key: value for key, value in data.items() if key != "split_seed"}
-    return kept
-
-
-class Seeded(Protocol):
-    """What was repeated with other seeds."""
-
-    @property
-    def seed(self) -> Any: ...
-
-    @property
-    def split_seed(self) -> Any: ...
-
-
-Repeated = TypeVar("Repeated", bound=Seeded)
-
-
-def by_split(alike: list[Repeated]) -> list[list[Repeated]]:
-    """Records of one recipe: those of a split that several seeds share, and those whose seeds split the data anew."""
-    shared = {str(r.split_seed) for r in alike if r.split_seed is None or r.split_seed != r.seed}
-    parts: dict[str | None, list[Repeated]] = {}
-    for record in alike:
-        split = str(record.split_seed)
-        parts.setdefault(split if split in shared else None, []).append(record)
-    return list(parts.values())
 
 
 def _group_name(records: Sequence[RunRecord]) -> str:

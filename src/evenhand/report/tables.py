@@ -9,8 +9,10 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, by_count, comparable, group_runs
+from evenhand.report.records import NOT_RUN, RunGroup, RunRecord, by_count, group_runs
+from evenhand.report.repeats import comparable, per_seed
 from evenhand.report.table import UNDEFINED, Cell, Table
+from evenhand.report.tested import compare
 from evenhand.tasks.metric import Metric
 
 
@@ -51,7 +53,8 @@ def _mark_best(column: list[Cell], groups: Sequence[RunGroup], higher_is_better:
         for i, (cell, group) in enumerate(zip(column, groups, strict=True))
         if not cell.missing and not group.oracle
     }
-    if len(means) < 2 or len({g.comparable_key for g in groups if g.measured}) > 1:
+    measured = [g for g in groups if g.measured]
+    if len(means) < 2 or not all(compare(measured[0], g) for g in measured):
         return column
     best = max(means.values()) if higher_is_better else min(means.values())
     return [replace(cell, best=means.get(i) == best) for i, cell in enumerate(column)]
@@ -149,8 +152,7 @@ def failures_table(lost: Sequence[RunRecord]) -> Table:
 
 
 def _of_class(group: RunGroup, metric: Metric, k: int) -> Cell:
-    values = [(r.label, r.of_class(metric, k)) for r in group.measured]
-    cell = number_cell([(label, v) for label, v in values if v is not None], metric.digits)
+    cell = number_cell(per_seed((r.label, r.of_class(metric, k)) for r in group.measured), metric.digits)
     doubtful = not cell.missing and any(r.doubtful(metric, k) for r in group.measured)
     return replace(cell, text=f"{cell.text}*") if doubtful else cell
 

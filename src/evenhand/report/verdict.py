@@ -8,8 +8,9 @@ from statistics import fmean, stdev
 from markupsafe import Markup
 
 from evenhand.report.markup import parts
-from evenhand.report.records import RunGroup, RunRecord, by_task
-from evenhand.report.tables import said
+from evenhand.report.records import RunGroup, by_task
+from evenhand.report.tables import number_cell, said
+from evenhand.report.tested import compare, tested_on
 from evenhand.tasks import Task
 from evenhand.tasks.metric import Metric
 
@@ -31,17 +32,23 @@ def _ranked(task: Task, groups: Sequence[RunGroup]) -> tuple[list[RunGroup], boo
     metric = task.headline
     able = [g for g in groups if said(g, metric)]
     fair = [g for g in able if not g.oracle] or able
-    same = [g for g in fair if g.comparable_key == fair[0].comparable_key]
+    same = [g for g in fair if compare(fair[0], g)]
     return sorted(same, key=lambda g: -metric.better(fmean(v for _, v in g.values(metric)))), len(same) == len(fair)
 
 
 def _of_task(task: Task, groups: Sequence[RunGroup]) -> Markup:
     ranked, every = _ranked(task, groups)
     best, rival = [*ranked, None, None][:2]
+    tied = [g for g in ranked if _shown(g, task.headline) == _shown(ranked[0], task.headline)]
     among = "" if every else f" among the {len(ranked)} comparable"
-    remark = _weight(best, rival, task.headline) if best and rival else ""
+    remark = _weight(best, rival, task.headline) if best and rival and len(tied) < 2 else ""
     context = task.sections().context(best) if best else ""
-    return parts.verdict(task, best, rival, among, remark, said, context)
+    return parts.verdict(task, best, rival, tied, among, remark, said, context)
+
+
+def _shown(group: RunGroup, metric: Metric) -> str:
+    """The mean as it is written: what reads the same is no lead."""
+    return number_cell(group.values(metric), metric.digits).text
 
 
 def _weight(best: RunGroup, rival: RunGroup, metric: Metric) -> str:
@@ -59,28 +66,6 @@ def task_cautions(groups: Sequence[RunGroup]) -> list[str]:
     """What the tasks say is wrong with the runs or with what judged them."""
     tasks = by_task(group for group in groups if group.measured)
     return [said for task, same in tasks.items() for said in task.sections().cautions(same)]
-
-
-def tested_on(groups: Sequence[RunGroup]) -> tuple[str, str]:
-    """What is wrong with the data that the runs were tested on, and what is only to be known; empty if nothing.
-
-    Seeds that split the data anew are no fault as long as every group has the same splits.
-    """
-    by_group = [{(str(r.split_seed), d) for r in g.measured if (d := _test_digest(r))} for g in groups]
-    known = [pairs for pairs in by_group if pairs]
-    pairs = {pair for of_group in known for pair in of_group}
-    if len({digest for _, digest in pairs}) < 2:
-        return "", ""
-    if len({split for split, _ in pairs}) < len(pairs):  # one split, two contents
-        return "The runs were tested on different data (see the digests below).", ""
-    if any(of_group != pairs for of_group in known):
-        return "The runs were tested on different splits of the data (data.split_seed): compare those of the same.", ""
-    return "", "Each seed splits the data anew (data.split_seed): test samples vary with it, and the spread is of both."
-
-
-def _test_digest(record: RunRecord) -> str | None:
-    found: str | None = record.streams.get("test", {}).get("digest")
-    return found
 
 
 def cautions(groups: Sequence[RunGroup]) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from evenhand.run.recipe import Recipe
 MOST_CLASSES = 200  # rows of the table; the others are in measure.json
 
 
-def card(model: Model, file: str, told: dict[str, str]) -> str:
-    """The page; numbers are those of the run's measure.json, and what was not measured is called so."""
+def card(model: Model, files: Sequence[str], told: dict[str, str]) -> str:
+    """The page on the files of one model.
+
+    Numbers are those of the run's measure.json, and what was not measured is called so.
+    """
     recipe, measured = model.run.recipe, _json(model.run.folder / "measure.json")
     parts = [
-        f"# {file}",
+        f"# {', '.join(files)}",
         _about(model),
-        "## Using it\n\n" + _using(file, told),
+        "## Using it\n\n" + _using(files, told),
         "## Data\n\n" + _data(model),
         "## Results\n\n" + _results(model, measured),
         "## How it was chosen\n\n" + _chosen(model),
@@ -59,10 +63,11 @@ def _about(model: Model) -> str:
     return f"A classifier of {count} classes by evenhand's method `{recipe.method.name}`{network}{on}."
 
 
-def _using(file: str, told: dict[str, str]) -> str:
-    lines = [f"- file: `{file}`"]
+def _using(files: Sequence[str], told: dict[str, str]) -> str:
+    graphs = [file for file in files if not file.endswith(".safetensors")]
+    lines = [f"- file: `{file}`{'' if file in graphs else ', the weights alone'}" for file in files]
     lines += [f"- {key}: {told[key]}" for key in ("shape", "preprocessing", "mode", "calibrated") if key in told]
-    if not file.endswith(".safetensors"):
+    if graphs:
         lines.append("- output: probabilities (N, K), classes in the order of the table below")
     return "\n".join(lines)
 
@@ -80,10 +85,11 @@ def _results(model: Model, measured: dict[str, Any]) -> str:
         return "Not measured."
     confusion = model.run.folder / "confusion.npz"
     tested = np.load(confusion)["confusion"].sum(1).tolist() if confusion.is_file() else None
+    before = "" if model.temperature is None else " before the temperature"
     lines = [
         f"On the {measured['split']} split ({measured['samples']:,} samples): accuracy {measured['accuracy']:.1%}, "
         f"mean recall {measured['mean_recall']:.1%}, worst recall {measured['min_recall']:.1%}, "
-        f"calibration error {measured['ece']:.1%} before the temperature. Brackets are Wilson's 95 % intervals.",
+        f"calibration error {measured['ece']:.1%}{before}. Brackets are Wilson's 95 % intervals.",
         "",
         "| class | trained on | tested on | recall | precision |",
         "|---|---|---|---|---|",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from evenhand.data.loader import Loader
 from evenhand.data.sources.soundness import Problem, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
-from evenhand.run.opening import build_method, check_needs, read_data
+from evenhand.run.needs import needed_recipe
+from evenhand.run.opening import build_method, check_needs, open_run, read_data
 from evenhand.run.recipe import Recipe
 from evenhand.run.selection import check_selection
 from evenhand.run.training import check_method
@@ -38,19 +40,47 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
     check_method(recipe, data)
-    if recipe.needs:
-        named = ", ".join(f"{name} = {need.recipe}" for name, need in recipe.needs.items())
-        say.print(f"needs: {named} (not estimated)", highlight=False)
-        return problems
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
+    needs, before = _needed(recipe, device, say)
     recipe = _without_searches(recipe, say)
-    method = build_method(recipe, data, device, {})
+    method = build_method(recipe, data, device, needs)
     check_selection(method.task, data.streams, recipe.run.select, recipe.run.select_also)
     seconds, total, size = time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)
+    if before:
+        say.print(f"with the runs it needs about {clock(before + seconds * total)}", highlight=False)
     return problems
+
+
+def _needed(recipe: Recipe, device: torch.device, say: Console) -> tuple[dict[str, Method], float]:
+    """What [needs] names, with fresh weights where it is yet to be trained, and the seconds that will take."""
+    found: dict[str, Method] = {}
+    seconds = 0.0
+    for name, need in recipe.needs.items():
+        place = Path(need.recipe)
+        if not (place / "model.json").is_file():
+            other = needed_recipe(name, need, recipe)
+            place = Path(other.run.folder)
+            if not (place / "measure.json").is_file():
+                found[name], took = _untrained(other, device, say)
+                say.print(f"needs.{name}: {need.recipe}, about {clock(took)}", highlight=False, markup=False)
+                seconds += took
+                continue
+        found[name] = open_run(place, device=str(device)).method
+        say.print(f"needs.{name}: {place}, which is trained", highlight=False, markup=False)
+    return found, seconds
+
+
+def _untrained(recipe: Recipe, device: torch.device, say: Console) -> tuple[Method, float]:
+    """A needed run's method with fresh weights, and the seconds that it and what it needs itself will take."""
+    recipe = _without_searches(recipe, say)
+    needs, before = _needed(recipe, device, say)
+    data = read_data(recipe)
+    method = build_method(recipe, data, device, needs)
+    each, total, _ = time_steps(method, data.streams, recipe, device)
+    return method, before + each * total
 
 
 def _without_searches(recipe: Recipe, say: Console) -> Recipe:

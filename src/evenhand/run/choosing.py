@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,11 +80,13 @@ def choose(
         parse_override(text)  # says what is wrong with it
     own = dict(text.split("=", 1) for text in overrides)
     kind = "fine-tune" if fine_tune else "first"
-    own.setdefault("run.folder", f"runs/{Path(path).resolve().stem}-{kind}-{seed}")
+    place = Path(path).resolve()
+    stem = f"{place.stem}-{place.suffix[1:]}" if place.is_file() else place.name  # a table may have a namesake
+    own.setdefault("run.folder", f"runs/{stem}-{kind}-{seed}")
     if (Path(own["run.folder"]) / "last.pt").exists():
         raise UserError(
-            f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, "
-            "or set another run.folder"
+            f"{own['run.folder']} already holds a run: continue it with "
+            f"{shlex.join(['evenhand', 'train', own['run.folder'], '--resume'])}, or set another run.folder"
         )
     findings = find(path, root=own.get("data.root"))
     for line in (*facts(findings), *problems(findings)):

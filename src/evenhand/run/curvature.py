@@ -62,14 +62,14 @@ def study(
             rows.append({
                 "class": label, "checkpoint": run.checkpoint, "epoch": round(epoch, 2), "samples": result.samples,
                 "loss": result.loss, "gradient_norm": result.gradient_norm, "minimum": s.minimum,
-                "maximum": s.maximum, "ratio": s.ratio, "trace": s.trace, "error": s.error,
+                "maximum": s.maximum, "ratio": s.ratio, "trace": s.trace, "probes": probes, "error": s.error,
                 "eigenvalues": s.eigenvalues.tolist(), "weights": s.weights.tolist(),
             })  # fmt: skip
     atomic.write_json(folder / "hessian.json", rows)
     plot_spectra({k: v.spectrum for k, v in spectra.items()}, folder / "hessian.svg", title=folder.name)
     if every_checkpoint:
         plot_dynamics(history, folder / "hessian-dynamics.svg", title=folder.name)
-    _print(rows)
+    _print(rows, probes)
     print(f"{folder / 'hessian.json'}  {folder / 'hessian.svg'}")
     return {"rows": rows}
 
@@ -142,10 +142,12 @@ def _task(run: OpenRun) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
     return net, loss
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _print(rows: list[dict[str, Any]], probes: int) -> None:
     heads = ("class", "checkpoint", "images", "loss", "|grad|", "λ min", "λ max", "ratio", "trace")
     table = Table(*heads, box=None)
     for r in rows:
         values = (r["loss"], r["gradient_norm"], r["minimum"], r["maximum"], r["ratio"], r["trace"])
         table.add_row(r["class"], r["checkpoint"], str(r["samples"]), *(f"{value:.3g}" for value in values))
     Console().print(table)
+    few = "one random probe, so only its order of magnitude holds" if probes == 1 else f"{probes} random probes"
+    print(f"trace: an estimate from {few}; --probes sets how many")

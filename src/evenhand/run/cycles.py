@@ -44,7 +44,7 @@ def run_cycles(recipe: Recipe) -> Path:
     """All cycles of a recipe with a [cycles] table; returns their folder, with ``cycles.json``."""
     settings, folder = recipe.cycles, Path(recipe.run.folder)
     if settings is None or not recipe.data.target:
-        missing = "a [cycles] table" if settings is None else "data.target"
+        missing = "[cycles] table" if settings is None else "data.target"
         raise UserError(f"this recipe has no {missing}: start from one of ours, such as active-emoji")
     if recipe.data.labels:
         raise UserError("data.labels is what cycles write themselves: leave it out")

@@ -138,7 +138,8 @@ def export(folder: str | Path, *, format: Format = "onnx", out: str | Path | Non
             save_file(tensors, part, told)
         else:
             _write_graph(model, part, told, format)
-    atomic.write(path.with_name("MODEL-CARD.md"), card(model, path.name, told))
+    there = [name for name in FILES.values() if path.with_name(name).is_file()]  # one card for all that were written
+    atomic.write(path.with_name("MODEL-CARD.md"), card(model, there, told))
     return path
 
 

@@ -101,10 +101,15 @@ def _written(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error}); restore it") from error
 
 
+def told_streams(folder: Path) -> dict[str, Any]:
+    """``streams.json`` of a run; empty where it has none."""
+    path = folder / "streams.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 def check_streams(folder: Path, streams: Streams) -> None:
     """Refuse to go on with other data than the run began with."""
-    path = folder / "streams.json"
-    before = json.loads(path.read_text()) if path.is_file() else {}
+    before = told_streams(folder)
     for name, stream in streams.items():
         if name in before and before[name]["digest"] != stream.digest():
             was, now = before[name]["samples"], len(stream)

@@ -30,6 +30,12 @@ def take_answers(answers: Path, out: Path, picks: Path | None = None) -> tuple[i
     known = set(before)
     fresh: list[Answer] = [answer for answer in dict.fromkeys(new) if answer not in known]
     both = [*before, *fresh]
-    total = len(agreed(both, out))
+    kept, said = agreed(before, out), agreed(new, answers)
+    for name in sorted(kept.keys() & said.keys()):
+        if kept[name] != said[name]:
+            raise UserError(
+                f"'{answers}' says '{said[name]}' of '{name}', and '{out}' says '{kept[name]}': correct one of them"
+            )
     write_answers(out, both)
-    return total, total - len(agreed(before, out))
+    total = len(kept | said)
+    return total, total - len(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -32,7 +33,8 @@ def tell(findings: Findings, advice: list[Advice], say: Console | None = None) -
         say.print(f"  why: {one.reason}", highlight=False, markup=False, soft_wrap=True)
         say.print(f"  measured: {one.evidence}", highlight=False, markup=False, soft_wrap=True)
     if advice and not findings.spoils:
-        say.print(f"\nor let it choose: evenhand train {findings.path}", highlight=False, markup=False, soft_wrap=True)
+        command = shlex.join(["evenhand", "train", str(findings.path)])
+        say.print(f"\nor let it choose: {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def class_table(findings: Findings) -> Table:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from evenhand import locks, parallel
+from evenhand.data.stream import Streams
+from evenhand.errors import UserError
 from evenhand.methods.protocol import Method
-from evenhand.run.opening import OpenRun, copy_model, open_run
+from evenhand.run.folder import told_streams
+from evenhand.run.opening import OpenRun, copy_model, holds_need, open_run
 from evenhand.run.recipe import Need, Recipe, load_recipe, smoke_recipe
 
 VIEWS = ("augment", "strong", "normalise", "enlarge", "frame")  # how a needed run sees samples: its own affair
 HERE = ("device", "threads", "workers", "batchnorm", "tensorboard", "progress")  # of the machine, not of the run
+SPLIT = ("split_seed", "test_share", "target_test_share")  # what chooses the samples that training must not see
 WHOLE = {"imbalance": 1.0, "n_max": None}
 
 
-def obtain_needs(recipe: Recipe, device: torch.device, *, smoke: bool = False) -> dict[str, Method]:
+def obtain_needs(recipe: Recipe, streams: Streams, device: torch.device, *, smoke: bool = False) -> dict[str, Method]:
     """What [needs] names, opened; each is copied into the run's folder, which then opens without the original."""
-    return {name: _obtain(name, need, recipe, device, smoke=smoke) for name, need in recipe.needs.items()}
+    return {name: _obtain(name, need, recipe, streams, device, smoke=smoke) for name, need in recipe.needs.items()}
 
 
-def _obtain(name: str, need: Need, recipe: Recipe, device: torch.device, *, smoke: bool) -> Method:
+def _obtain(name: str, need: Need, recipe: Recipe, streams: Streams, device: torch.device, *, smoke: bool) -> Method:
     own = Path(recipe.run.folder) / "needs" / name
-    if not parallel.any_process(not (own / "last.pt").is_file()):
+    if not parallel.any_process(not holds_need(recipe, name)):
         return open_run(own, device=str(device)).method
     run = _trained(name, need, recipe, device, smoke=smoke)
-    if parallel.is_writer():
+    _same_split(name, need, run, recipe, streams)
+    if parallel.is_writer() and run.folder.resolve() != own.resolve():  # who names the copy itself has it already
+        shutil.rmtree(own, ignore_errors=True)  # a failed attempt may have left another model's files
         copy_model(run, own)
     parallel.barrier()
     return run.method
@@ -47,6 +54,25 @@ def _trained(name: str, need: Need, recipe: Recipe, device: torch.device, *, smo
         if not (folder / "measure.json").is_file():
             train(other, smoke=smoke)
     return open_run(folder, device=str(device))
+
+
+def _same_split(name: str, need: Need, run: OpenRun, recipe: Recipe, streams: Streams) -> None:
+    """Refuse a run that learned from what is held out here: another split of the same data.
+
+    Digests say whether samples are the same, not which: so a split is another one if held-out samples differ and
+    so do the settings that choose them. Of other data, or of a run that does not tell its streams, nothing is known.
+    """
+    theirs, ours, told = run.recipe.data, recipe.data, told_streams(run.folder)
+    held = [key for key in ("val", "test") if key in told and key in streams]
+    moved = [key for key in SPLIT if getattr(theirs, key) != getattr(ours, key)]
+    if Path(theirs.set).name != Path(ours.set).name or not moved:
+        return
+    if any(told[key]["digest"] != streams[key].digest() for key in held):
+        there, here = (", ".join(f"data.{key} = {getattr(data, key)}" for key in moved) for data in (theirs, ours))
+        raise UserError(
+            f"needs.{name}: {need.recipe} has another split of '{ours.set}' ({there}; here {here}), so it may have "
+            f"learned this run's test samples: set {there}, or name its recipe to train it on this split"
+        )
 
 
 def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False) -> Recipe:

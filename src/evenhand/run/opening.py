@@ -88,8 +88,16 @@ def check_needs(recipe: Recipe) -> None:
         if name not in known:
             takes = did_you_mean(name, known) if known else "it needs none"
             raise UserError(f"method '{settings.name}' does not need '{name}' ({takes}): remove needs.{name}")
-        if not (Path(recipe.run.folder) / "needs" / name / "last.pt").is_file():
+        if not holds_need(recipe, name):
             load_recipe(need.recipe, need.set)
+
+
+def holds_need(recipe: Recipe, name: str) -> bool:
+    """Whether the run's folder has its own copy of a needed model; an attempt that saved nothing may have left one of
+    another recipe's.
+    """
+    folder = Path(recipe.run.folder)
+    return (folder / "last.pt").is_file() and (folder / "needs" / name / "last.pt").is_file()
 
 
 def open_run(folder: str | Path, *, name: str | None = None, device: str | None = None) -> OpenRun:

@@ -212,7 +212,7 @@ def _whole(reading: Sequence[Future[Any]], unreadable: list[str] | None) -> Iter
             places += rows.tolist()
             samples.append(got)
         elif unreadable is None:
-            raise got
+            raise UserError(str(got).replace(REMEDY, "replace it, or leave it out")) from got
         else:
             unreadable.append(str(got).removesuffix(f"; {REMEDY}"))
     if samples and all(isinstance(some, Tensor) for some in samples):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -116,7 +117,9 @@ def recipe_text(name: str) -> str:
         return path.read_text()
     if path.is_dir() and (path / "recipe.toml").is_file():
         return (path / "recipe.toml").read_text()
-    raise UserError(f"no recipe '{name}': give a file or one of ours; {did_you_mean(name, recipe_names())}")
+    hint = did_you_mean(path.stem, recipe_names())
+    ours = hint if hint.startswith("did") else "evenhand list recipes names ours"  # all of them fill a screen
+    raise UserError(f"no recipe '{name}', and no such file: {ours}")
 
 
 def variant_text(name: str, variant: str) -> str:
@@ -135,6 +138,7 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         name, _, variant = name.rpartition(":")
     tree = _read(name)
     changes = dict(overrides if isinstance(overrides, Mapping) else (parse_override(text) for text in overrides))
+    _check_tables(changes, "--set")
     if variant:
         known = tree.get("variants", {})
         if variant not in known:
@@ -144,7 +148,10 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
             raise UserError(f"{name}: variants.{variant} = {known[variant]!r} is a value; write a table of overrides")
         tree = _laid_over(tree, flatten(known[variant]))
     run = tree.get("run", {})
-    if isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
+    if "run.folder" not in changes and name not in recipe_names() and Path(name).is_dir():
+        # A run that was moved or copied goes on where it is, not where it was; '.' and '..' are no names.
+        changes["run.folder"] = os.path.abspath(name) if Path(name).name in ("", "..") else str(Path(name))
+    elif isinstance(run, dict) and "run.folder" not in changes and "folder" not in run:
         stem = Path(name).stem if Path(name).suffix else Path(name).name
         seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
@@ -188,10 +195,14 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     try:
         tree = tomllib.loads(recipe_text(name))
     except ValueError as error:  # of TOML, of UTF-8, or an integer of more digits than Python reads
-        raise error if isinstance(error, UserError) else UserError(f"{name} is not valid TOML: {error}") from error
-    for key in ("data", "method", "run", "variants"):
-        if not isinstance(tree.get(key, {}), dict):
-            raise UserError(f"{name}: {key} = {tree[key]!r} is a value; write a table [{key}]")
+        if isinstance(error, UserError):
+            raise
+        if isinstance(error, UnicodeDecodeError):
+            raise UserError(
+                f"{name} is no recipe, which is text: give a .toml file, or data as a folder or table"
+            ) from error
+        raise UserError(f"{name} is not valid TOML: {error}") from error
+    _check_tables(tree, name)
     if "base" not in tree:
         return tree
     base = str(tree.pop("base"))
@@ -200,6 +211,12 @@ def _read(name: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     under = _read(base, (*above, name))
     another = not _same_results(under, merge(under, tree))
     return merge(without_expectations(under, tree, another=another), tree)
+
+
+def _check_tables(tree: Mapping[str, Any], where: str) -> None:
+    for key in ("data", "method", "run", "variants"):
+        if not isinstance(tree.get(key, {}), dict):
+            raise UserError(f"{where}: {key} = {tree[key]!r} is a value; write a table [{key}], or set its keys")
 
 
 def smoke_recipe(name: str) -> Recipe:

@@ -42,13 +42,21 @@ def sample_run(
     if class_name is not None and class_name not in classes:
         raise UserError(f"no class '{class_name}' in this run; {did_you_mean(class_name, classes)}")
     wanted = [class_name] if class_name is not None else list(classes)
-    drawn = [draw(run.method, classes.index(name), count, seed=seed) for name in wanted]
     out = Path(out) if out is not None else run.folder / "samples"
-    for name, images in zip(wanted, drawn, strict=True):
-        place = out / re.sub(r"[^\w.-]+", "-", name)
+    places = [out / re.sub(r"[^\w.-]+", "-", name) for name in wanted]
+    names = [f"{number:05d}.png" for number in range(count)]
+    for place in places:
+        older = sorted({path.name for path in place.glob("*.png")} - {*names})
+        if older:
+            raise UserError(
+                f"{place} has {len(older)} older images that would stay beside the new ones, such as {older[0]}: "
+                "remove them, or choose another --out"
+            )
+    drawn = [draw(run.method, classes.index(name), count, seed=seed) for name in wanted]
+    for place, images in zip(places, drawn, strict=True):
         place.mkdir(parents=True, exist_ok=True)
-        for number, image in enumerate(images):
-            _picture(image).save(place / f"{number:05d}.png")
+        for file, image in zip(names, images, strict=True):
+            _picture(image).save(place / file)
     columns = min(count, 16)
     rows = drawn[0] if class_name is not None else torch.cat([images[:columns] for images in drawn])
     contact_sheet(rows, columns).save(out / "contact-sheet.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -37,6 +38,13 @@ class Run(Settings):
     progress: bool = Field(True, description="draw a progress bar")
     resume: bool = Field(False, description="continue from last.pt if it is there")
     stop_after: int | None = Field(None, gt=0, le=MOST, description="pause after that many steps, resumably")
+
+    @field_validator("folder")
+    @classmethod
+    def _has_a_name(cls, value: str) -> str:
+        if Path(value).name in ("", ".."):  # the lock and the needed runs stand beside it
+            raise ValueError("a run needs a folder of its own; write one such as runs/mine")
+        return value
 
     @field_validator("select")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def train(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> P
     the ones that the recipe names.
     """
     folder = Path(recipe.run.folder)
+    if folder.is_file():
+        raise UserError(f"run.folder = '{folder}' is a file; name a folder")
     parallel.start(parallel.local_device(recipe.run.device), recipe.run.batchnorm)
     with locks.held(folder, wait=False):
         model, data, method = fit_recipe(recipe, smoke=smoke, data=data)
@@ -64,7 +67,7 @@ def prepare_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: b
     check_needs(recipe)
     if recipe.needs:
         check_method(recipe, data)
-    return build_method(recipe, data, device, obtain_needs(recipe, device, smoke=smoke))
+    return build_method(recipe, data, device, obtain_needs(recipe, data.streams, device, smoke=smoke))
 
 
 def check_method(recipe: Recipe, data: Data) -> None:
@@ -95,6 +98,6 @@ def _earlier(recipe: Recipe) -> Model | None:
         keys = ", ".join(differences(kept.essence(), recipe.essence())[:5])
         raise UserError(
             f"{folder} belongs to another recipe, which differs in {keys}: choose another run.folder, or go on with "
-            f"evenhand train {folder} --resume"
+            f"{shlex.join(['evenhand', 'train', str(folder), '--resume'])}"
         )
     return model

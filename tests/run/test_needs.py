@@ -1,0 +1,61 @@
+"""Runs that start from others: from the one that is named, and not from one that has seen the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenhand.errors import UserError
+from evenhand.run import train
+from evenhand.run.recipe import Recipe, load_recipe
+
+Make = Callable[..., Recipe]
+
+
+@pytest.fixture
+def second(tmp_path: Path, tiny_text: str) -> Callable[[Path], Recipe]:
+    """A second stage on the tiny recipe's data, from a run's folder."""
+    data, run = tiny_text.partition("[method]")[0], tiny_text.partition("[run]")[2]
+    file = tmp_path / "second.toml"
+    file.write_text(f'{data}[method]\nname = "second-stage"\nbatch = 16\n[run]{run}')
+
+    def make(first: Path) -> Recipe:
+        places = {"needs.first": first, "run.folder": tmp_path / "second"}
+        return load_recipe(file, ["run.epochs=0", *(f"{key}={json.dumps(str(p))}" for key, p in places.items())])
+
+    return make
+
+
+def test_a_run_of_another_split_is_refused(tmp_path: Path, tiny: Make, second: Any) -> None:
+    other = train(tiny("run.epochs=0", "data.split_seed=1", folder="other"))
+    with pytest.raises(UserError, match=r"needs\.first.*another split.*set data\.split_seed = 1") as caught:
+        train(second(other))
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "second" / "needs").exists()
+    train(second(train(tiny("run.epochs=0", folder="same"))))
+
+
+def test_what_a_failed_attempt_needed_is_not_used_for_another(
+    tmp_path: Path, tiny: Make, second: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = train(tiny("run.epochs=0", "method.net.width=3", folder="wide"))
+    narrow = train(tiny("run.epochs=0", folder="narrow"))
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise UserError("the attempt failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("evenhand.run.training.fit", failing)
+        with pytest.raises(UserError, match="the attempt failed"):
+            train(second(wide))
+    kept = tmp_path / "second" / "needs" / "first"
+    assert load_recipe(kept).method.net.width == 3
+    train(second(narrow))
+    assert load_recipe(kept).method.net.width == 2
+    (tmp_path / "second" / "last.pt").unlink()
+    train(second(kept))  # the copy itself
+    assert load_recipe(kept).method.net.width == 2
