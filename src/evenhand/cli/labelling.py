@@ -23,7 +23,9 @@ class Why(StrEnum):
 
 def select(
     run: Annotated[Path | None, typer.Argument(help="A run's folder. Without one: a cold start, by k-means.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="Folder, CSV or .npz. Default: the run's own target.")] = None,
+    pool: Annotated[
+        Path | None, typer.Option(help="Folder, CSV or .npz. Default: the run's target or unlabelled.")
+    ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many to label.")] = 100,
     by: Annotated[
         str, typer.Option(help="s3vaada (default), badge, clue, margin, entropy, coreset, random, ...: see docs.")
@@ -43,6 +45,7 @@ def select(
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave damaged files out.")] = False,
 ) -> None:
     """Which samples of a pool to label next -> picks.csv."""
+    from evenhand.data.picks import read_facts
     from evenhand.run.picking import How
     from evenhand.run.selecting import select as choose
 
@@ -61,7 +64,10 @@ def select(
     )
     if len(rows) < budget:
         print(f"only {len(rows)} of {budget}: no other label is doubtful")
-    print(f"{out}: {len(rows)} samples to label, first {rows[0].name}" if rows else f"{out}: nothing to label")
+    facts = read_facts(out)
+    where = f"the run's {facts['part']}" if facts["part"] else str(pool)
+    told = f"{len(rows)} of the {facts['pool_size']} samples of {where}"
+    print(f"{out}: {told}, first {rows[0].name}" if rows else f"{out}: nothing to label in {where}")
 
 
 @labels_app.command("export")

@@ -40,6 +40,9 @@ def serve(
         raise UserError("these picks name no classes: give some with --class, or let labellers add them: --new-classes")
     if found.gone:
         print(f"{len(found.gone)} of {len(found.rows)} files are gone and can only be skipped: {few(found.gone)}")
+    if found.outside:
+        told = f"{len(found.outside)} of {len(found.rows)} images are not inside {found.pool} and are not shown"
+        print(f"{told}: {few(found.outside)}; name their folder with --pool")
     journal_path = out.with_suffix(".journal.jsonl")
     with locks.held(journal_path, wait=False, other="--out"):
         journal = Journal(journal_path)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from evenhand.data.labels import check_classes, named, read_answers
 from evenhand.data.picks import GUESSES, PickRow, write_picks
-from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError, users_mistake
 from evenhand.pieces.batches import explained
@@ -21,6 +20,7 @@ from evenhand.pieces.pool import check_budget
 from evenhand.pieces.selection import coreset_select, kmeans_select, random_select
 from evenhand.pieces.submodular import Pick
 from evenhand.randomness import dice
+from evenhand.run.looked_at import files_to_look_at, folder_of
 from evenhand.run.opening import open_run
 from evenhand.run.picking import How, Sight, check_selector, choose
 from evenhand.run.pools import Pool, as_trained, cold_features, read_pool
@@ -56,21 +56,27 @@ def select(
     else:
         found, picks, probs, told = _warm(run, pool, budget, by, why, done, how, skip_unreadable)
         classes = tuple(told["classes"])
-    rows = [_row(found, pick, rank, probs, classes) for rank, pick in enumerate(picks, 1)]
+    files = files_to_look_at(found.source, [pick.index for pick in picks], out)
+    rows = [
+        _row(found, pick, rank, file, probs, classes)
+        for rank, (pick, file) in enumerate(zip(picks, files, strict=True), 1)
+    ]
+    folder = pool if pool is not None and pool.is_dir() else folder_of(files)
     facts = {
-        "pool": "" if pool is None else str(pool), "run": "" if run is None else str(run), "why": why, "seed": how.seed,
-        "kind": found.source.kind, "classes": [], "picked": len(rows), "pool_size": len(found.source), **told,
+        "pool": "" if pool is None else str(pool), "part": "", "folder": "" if folder is None else str(folder),
+        "run": "" if run is None else str(run), "why": why, "seed": how.seed, "kind": found.source.kind, "classes": [],
+        "picked": len(rows), "pool_size": len(found.source), **told,
     }  # fmt: skip
     write_picks(out, rows, facts)
     return rows
 
 
-def _row(pool: Pool, pick: Pick, rank: int, probs: Tensor | None, classes: Sequence[str]) -> PickRow:
+def _row(
+    pool: Pool, pick: Pick, rank: int, file: str, probs: Tensor | None, classes: Sequence[str]
+) -> PickRow:  # fmt: skip
     row, source = pick.index, pool.source
-    base = PickRow(
-        source.name(row), rank, path=source.path(row) or "", label=pool.labels[row] if pool.labels else "",
-        text=source.texts[row] if isinstance(source, Texts) else "",
-    )  # fmt: skip
+    label = pool.labels[row] if pool.labels else ""
+    base = PickRow(source.name(row), rank, path=file, text=source.text(row), label=label)
     if probs is None:
         return base
     sure, which = probs[row].topk(min(GUESSES, probs.shape[1]))
@@ -92,9 +98,10 @@ def _warm(
         raise UserError(f"--why {why} has its own order: leave out --by {by}")
     by = by or "s3vaada"
     check_selector(by)
-    labelled = None
+    labelled, part = None, ""
     if pool is None:
         found, stream, labelled = _own(model, why, done)
+        part = stream.name
     else:
         found = read_pool(pool, model, labelled=why == "suspicious", skip_unreadable=skip).without(done)
         stream = Stream(as_trained(model, found.source), None, model.classes, "pool")
@@ -102,9 +109,9 @@ def _warm(
             _refuse_trained(model, found)
     if not len(stream):
         raise UserError("the pool is empty, or all of it is labelled: bring more samples")
-    sight = Sight(model.method, stream, how, labelled)
+    sight, told = Sight(model.method, stream, how, labelled), {"part": part, "classes": list(model.classes)}
     if why == "learn":
-        return found, choose(sight, budget, by), sight.probs, {"by": by, "classes": list(model.classes)}
+        return found, choose(sight, budget, by), sight.probs, {**told, "by": by}
     with users_mistake("select"):
         check_budget(budget, len(stream))
         if why == "rare":
@@ -113,27 +120,30 @@ def _warm(
             check_classes(dict(zip(named(stream), found.labels, strict=True)), model.classes, "the pool")
             truth = torch.tensor([model.classes.index(label) for label in found.labels])
             rows = suspicious_labels(sight.probs, truth, budget)
-        return found, explained(sight.probs, sight.uncertainty, rows), sight.probs, {
-            "by": why, "classes": list(model.classes)
-        }  # fmt: skip
+        return found, explained(sight.probs, sight.uncertainty, rows), sight.probs, {**told, "by": why}
 
 
 def _own(model: Model, why: Why, done: set[str]) -> tuple[Pool, Stream, Stream | None]:
-    """The run's own target; or, with labels to doubt, its validation, on which it was not trained."""
+    """The run's own target; or, with labels to doubt, its validation, on which it was not trained.
+
+    What the run is tested on is never offered: a label of it could not be trained with.
+    """
     streams = model.run.data().streams
     key = "val" if why == "suspicious" else "target" if "target" in streams else "unlabelled"
     if key not in streams:
         raise UserError(f"this run has no '{key}' samples to choose from: give --pool")
     stream = streams[key]
+    tested = set(named(streams["test"])) if "test" in streams and key != "val" else set()
+    if len(stream) and tested.issuperset(named(stream)):
+        raise UserError(
+            f"all {len(stream)} samples of the run's {key} are its test, too: train with data.target_test_share = 0.2, "
+            "or give --pool"
+        )
     labels = tuple(stream.classes[k] for k in stream.labels.tolist()) if stream.labels is not None else ()
-    kept = [row for row, name in enumerate(named(stream)) if name not in done]
-    rows = torch.tensor(kept, dtype=torch.long)
-    some = stream.subset(rows)
-    return (
-        Pool(some.samples, tuple(labels[row] for row in kept) if labels else ()),
-        some,
-        streams.get("target_labelled"),
-    )
+    kept = [row for row, name in enumerate(named(stream)) if name not in done | tested]
+    some = stream.subset(torch.tensor(kept, dtype=torch.long), key)
+    looked_at = some.samples.origin or some.samples  # pictures and texts, not their features or tokens
+    return Pool(looked_at, tuple(labels[row] for row in kept) if labels else ()), some, streams.get("target_labelled")
 
 
 def _refuse_trained(model: Model, pool: Pool) -> None:
