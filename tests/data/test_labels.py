@@ -179,6 +179,10 @@ def test_label_studio_and_back(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "min.json").write_text(json.dumps([{"name": "n", "label": "dog", "annotator": 3, "image": "x"}]))
     assert import_answers(tmp_path / "min.json") == [Answer("n", "dog", "3", "")]
+    del tasks[0]["annotations"][0]["updated_at"]
+    tasks[0]["annotations"][0]["created_at"] = "2026-11-15"
+    (tmp_path / "made.json").write_text(json.dumps([tasks[0], {"name": "n", "label": "dog", "created_at": "2026"}]))
+    assert [answer.time for answer in import_answers(tmp_path / "made.json")] == ["2026-11-15", "2026"]
     assert '<Choice value="#none"/>' in label_config(["a & b"])
     assert "a &amp; b" in label_config(["a & b"])
 
@@ -188,6 +192,9 @@ def test_a_table_to_fill_in_and_back(tmp_path: Path) -> None:
     text = (tmp_path / "out.csv").read_text().replace('"x/a, b.png",,', '"x/a, b.png",,cat')
     (tmp_path / "out.csv").write_text(text)
     assert import_answers(tmp_path / "out.csv")[0] == Answer("x/a, b.png", "cat")
+    with pytest.raises(UserError, match=r"out.csv exists already, perhaps filled in: .* labels import"):
+        export_picks(ROWS, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == text
 
 
 WRONG = {
