@@ -76,10 +76,12 @@ def test_all_labelled_leaves_nothing_to_adapt_to(tmp_path: Path) -> None:
         labelled(tmp_path, f"name,label\n{rows}")
 
 
-def test_labels_need_a_target() -> None:
-    for key, value in (("labels", "x.csv"), ("target_max", 5), ("target_test_share", 0.2)):
+def test_labels_need_samples_that_they_are_about() -> None:
+    for key, value in (("target_max", 5), ("target_test_share", 0.2)):
         with pytest.raises(UserError, match=f"data.{key} is about the domain to adapt to"):
             prepare_data(DataSettings(set="shapes", **{key: value}))
+    with pytest.raises(UserError, match=r"samples that the data lack: .* data.pool, or .* data.target"):
+        prepare_data(DataSettings(set="shapes", labels="x.csv"))
 
 
 # the target's hold-out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 from PIL import Image
 
 from evenhand import cli
+from evenhand.data.labels import Answer, write_answers
 from evenhand.data.picks import read_facts
 from evenhand.errors import UserError
 from evenhand.label.picks import read_picks, shown
+from evenhand.label.serving import closing
+from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.selecting import select
 from evenhand.run.training import train
@@ -123,3 +127,18 @@ def test_tables_have_the_columns_that_the_run_was_told(tmp_path: Path) -> None:
     (tmp_path / "pool.csv").write_text("text,review\n7,a long film\n8,a short film\n9,no film\n")
     rows = select(run, tmp_path / "pool.csv", 2, tmp_path / "picks.csv", by="entropy")
     assert {row.text for row in rows} < {"a long film", "a short film", "no film"}
+
+
+def test_labels_of_a_pool_train_as_the_page_says(photos: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its closing line, typed as it stands."""
+    pictures(tmp_path / "new", 5, seed=11)
+    rows = select(photos / "run", tmp_path / "new", 3, tmp_path / "picks.csv", by="entropy")
+    labels = tmp_path / "labels.csv"
+    write_answers(labels, [Answer(row.name, "bee") for row in rows])
+    told = closing(tmp_path / "picks.csv", labels).partition("train with them: ")[2]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(told), "--set", "run.threads=1"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    counts = {name: open_run(photos / name).model.facts.counts for name in ("run", "run-labelled")}
+    assert counts == {"run": [6, 6], "run-labelled": [6, 9]}

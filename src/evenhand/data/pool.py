@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from evenhand.data.sources import formats
-from evenhand.data.sources.files import Files, load_image, readable
+from evenhand.data.sources.files import Files, readable
 from evenhand.data.sources.frames import How
-from evenhand.data.sources.paths import existing, few, images_in, relative_names
+from evenhand.data.sources.paths import existing, images_in, relative_names
 from evenhand.data.sources.rows import TABLES, Columns
 from evenhand.data.sources.source import Source
 from evenhand.data.sources.texts import PLAIN
@@ -44,6 +44,7 @@ def read_pool(
     size: int = 224,
     mode: str = "RGB",
     frame: How = "crop",
+    whole: bool = False,
     columns: Columns = PLAIN,
     labelled: bool = False,
     skip_unreadable: bool = False,
@@ -59,13 +60,12 @@ def read_pool(
         if skip_unreadable:
             rows = readable(rows, mode)
         paths = [path for path, _ in rows]
-        if not skip_unreadable:
-            _refuse_unreadable(paths, mode)
-        source = Files(paths, size=size, mode=mode, names=relative_names(paths, place), frame=frame)
+        names = relative_names(paths, place)
+        source = Files(paths, size=size, mode=mode, whole=whole, names=names, frame=frame)
         return Pool(source, tuple(path.parent.name for path in paths) if labelled else ())
     table = place.suffix.lower() in (*TABLES, ".jsonl")
     parts = formats.read(
-        place, size=size, mode=mode, frame=frame, skip_unreadable=skip_unreadable, memory=False,
+        place, size=size, mode=mode, frame=frame, whole=whole, skip_unreadable=skip_unreadable, memory=False,
         columns=replace(columns, bare=not labelled) if table else PLAIN,
     )  # fmt: skip
     stream = next((parts[key] for key in ("unlabelled", "all", "train") if key in parts), None)
@@ -75,16 +75,3 @@ def read_pool(
         raise UserError(f"'{place}' has no labels to doubt; leave out --why suspicious")
     labels = () if stream.labels is None or not labelled else tuple(stream.classes[k] for k in stream.labels.tolist())
     return Pool(stream.samples, labels)
-
-
-def _refuse_unreadable(paths: Sequence[Path], mode: str) -> None:
-    bad = []
-    for path in paths:
-        try:
-            load_image(path, mode)
-        except UserError:
-            bad.append(path.name)
-    if bad:
-        raise UserError(
-            f"{len(bad)} files of the pool cannot be read: {few(bad)}; remove them, or add --skip-unreadable"
-        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from evenhand.data.labels import named
 from evenhand.data.pool import Pool
 from evenhand.data.pool import read_pool as read
+from evenhand.data.sources.files import Files, load_image
+from evenhand.data.sources.paths import few
 from evenhand.data.sources.rows import Columns
 from evenhand.data.sources.source import Memory, Source
 from evenhand.data.sources.texts import Texts
@@ -19,24 +22,35 @@ from evenhand.errors import UserError
 from evenhand.measure.frozen import features_of, kept_backbone
 from evenhand.run.predicting import Model
 
-SIDE = 224  # of pictures, where no model says another
 PIXELS = 16  # side of the grey images that ``--embed pixels`` compares
 
 
 def read_pool(pool: Path, model: Model | None = None, *, labelled: bool = False, skip_unreadable: bool = False) -> Pool:
     """What lies there, its pictures cut and its columns named as the model's data were."""
-    if model is None:
-        return read(pool, labelled=labelled, skip_unreadable=skip_unreadable)
-    data, facts = model.run.recipe.data, model.facts
-    return read(
-        pool,
-        size=facts.size[-1] if facts.size else SIDE,
-        mode=model.inputs.mode,
-        frame=facts.frame or "crop",
-        columns=Columns(data.label_column, data.text_column, facts.columns),
-        labelled=labelled,
-        skip_unreadable=skip_unreadable,
-    )
+    how: dict[str, Any] = {}
+    if model is not None:
+        data, facts = model.run.recipe.data, model.facts
+        how = {
+            "mode": model.inputs.mode, "frame": facts.frame or "crop",
+            "columns": Columns(data.label_column, data.text_column, facts.columns),
+        } | ({"size": facts.size[-1]} if facts.size else {})  # fmt: skip
+    found = read(pool, labelled=labelled, skip_unreadable=skip_unreadable, **how)
+    if isinstance(found.source, Files) and not skip_unreadable:
+        _refuse_unreadable(found.source.paths, found.source.mode)
+    return found
+
+
+def _refuse_unreadable(paths: Sequence[str], mode: str) -> None:
+    bad = []
+    for path in paths:
+        try:
+            load_image(path, mode)
+        except UserError:
+            bad.append(Path(path).name)
+    if bad:
+        raise UserError(
+            f"{len(bad)} files of the pool cannot be read: {few(bad)}; remove them, or add --skip-unreadable"
+        )
 
 
 def as_trained(model: Model, source: Source) -> Source:

@@ -25,6 +25,7 @@ from evenhand.run.opening import open_run
 from evenhand.run.picking import How, Sight, check_selector, choose
 from evenhand.run.pools import Pool, as_trained, cold_features, read_pool
 from evenhand.run.predicting import Model
+from evenhand.run.recipe import load_recipe
 
 Why = Literal["learn", "rare", "suspicious"]
 COLD = ("kmeans", "coreset", "random")
@@ -67,6 +68,9 @@ def select(
         "run": "" if run is None else str(run), "why": why, "seed": how.seed, "kind": found.source.kind, "classes": [],
         "picked": len(rows), "pool_size": len(found.source), **told,
     }  # fmt: skip
+    # What a recipe must be told beside data.labels to train with the answers; labels of another domain it cannot use.
+    if run is not None and why != "suspicious" and (pool is None or not load_recipe(run / "recipe.toml").data.target):
+        facts["train_with"] = [] if pool is None else [f"data.pool={pool}"]
     write_picks(out, rows, facts)
     return rows
 
