@@ -36,12 +36,14 @@ def select(
     labels: Annotated[Path | None, typer.Option(help="labels.csv whose samples are left out.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="picks.json is written beside it.")] = Path("picks.csv"),
     seed: Annotated[int, typer.Option(min=0, help="Of selectors that draw.")] = 0,
-    alpha: Annotated[float, typer.Option(help="s3vaada: weight of uncertainty.")] = 0.5,
-    beta: Annotated[float, typer.Option(help="s3vaada: weight of diversity; the rest is representativeness.")] = 0.3,
-    epsilon: Annotated[float, typer.Option(help="s3vaada: norm of the perturbations.")] = 5.0,
+    alpha: Annotated[float | None, typer.Option(help="s3vaada: weight of uncertainty [0.5].")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="s3vaada: weight of diversity [0.3]; the rest is representativeness.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="s3vaada and vap: norm of the perturbations [5].")] = None,
     embed: Annotated[
-        str, typer.Option(help="Cold start: frozen network (net:weights file), or pixels.")
-    ] = "mobilenet_v2",
+        str, typer.Option(help="Cold start: frozen network (net:weights file), or pixels [mobilenet_v2].")
+    ] = "",
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave damaged files out.")] = False,
 ) -> None:
     """Which samples of a pool to label next -> picks.csv."""
@@ -49,7 +51,8 @@ def select(
     from evenhand.run.picking import How
     from evenhand.run.selecting import select as choose
 
-    how = How(seed=seed, alpha=alpha, beta=beta, epsilon=epsilon)
+    asked = {"alpha": alpha, "beta": beta, "epsilon": epsilon}
+    given = {key: value for key, value in asked.items() if value is not None}
     rows = choose(
         run,
         pool,
@@ -60,7 +63,8 @@ def select(
         labels=labels,
         embed=embed,
         skip_unreadable=skip_unreadable,
-        how=how,
+        how=How(seed=seed, **given),
+        told=tuple(given),
     )
     if len(rows) < budget:
         print(f"only {len(rows)} of {budget}: no other label is doubtful")

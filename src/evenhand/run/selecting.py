@@ -22,13 +22,14 @@ from evenhand.pieces.submodular import Pick
 from evenhand.randomness import dice
 from evenhand.run.looked_at import files_to_look_at, folder_of
 from evenhand.run.opening import open_run
-from evenhand.run.picking import How, Sight, check_selector, choose
+from evenhand.run.picking import How, Sight, check_selector, choose, refuse_unused
 from evenhand.run.pools import Pool, as_trained, cold_features, read_pool
 from evenhand.run.predicting import Model
 from evenhand.run.recipe import load_recipe
 
 Why = Literal["learn", "rare", "suspicious"]
 COLD = ("kmeans", "coreset", "random")
+EMBED = "mobilenet_v2"
 
 
 def select(
@@ -40,23 +41,30 @@ def select(
     by: str = "",
     why: Why = "learn",
     labels: Path | None = None,
-    embed: str = "mobilenet_v2",
+    embed: str = "",
     skip_unreadable: bool = False,
     how: How | None = None,
+    told: Sequence[str] = (),
 ) -> list[PickRow]:
-    """Choose, write ``out`` and the facts beside it, and return the rows."""
+    """Choose, write ``out`` and the facts beside it, and return the rows.
+
+    ``told`` names the parts of ``how`` that a user has given, which a selector that does not heed them refuses.
+    """
     how = how or How()
+    refuse_unused(why if why != "learn" else by or ("kmeans" if run is None else "s3vaada"), told)
+    if embed and (run is not None or by == "random"):
+        raise UserError("--embed is what a cold start by kmeans or coreset compares images by: leave it out")
     if out.exists():
         raise UserError(f"{out} exists already: label it, or give another --out")
     if out.suffix != ".csv":
         raise UserError(f"--out {out}: give a name that ends with .csv")
     done = {answer.name for answer in read_answers(labels)} if labels is not None else set()
     if run is None:
-        found, picks, told = _cold(pool, budget, by, why, done, embed, how, skip_unreadable)
+        found, picks, about = _cold(pool, budget, by, why, done, embed, how, skip_unreadable)
         probs, classes = None, ()
     else:
-        found, picks, probs, told = _warm(run, pool, budget, by, why, done, how, skip_unreadable)
-        classes = tuple(told["classes"])
+        found, picks, probs, about = _warm(run, pool, budget, by, why, done, how, skip_unreadable)
+        classes = tuple(about["classes"])
     files = files_to_look_at(found.source, [pick.index for pick in picks], out)
     rows = [
         _row(found, pick, rank, file, probs, classes)
@@ -66,7 +74,7 @@ def select(
     facts = {
         "pool": "" if pool is None else str(pool), "part": "", "folder": "" if folder is None else str(folder),
         "run": "" if run is None else str(run), "why": why, "seed": how.seed, "kind": found.source.kind, "classes": [],
-        "picked": len(rows), "pool_size": len(found.source), **told,
+        "picked": len(rows), "pool_size": len(found.source), **about,
     }  # fmt: skip
     # What a recipe must be told beside data.labels to train with the answers; labels of another domain it cannot use.
     if run is not None and why != "suspicious" and (pool is None or not load_recipe(run / "recipe.toml").data.target):
@@ -107,7 +115,7 @@ def _warm(
         found, stream, labelled = _own(model, why, done)
         part = stream.name
     else:
-        found = read_pool(pool, model, labelled=why == "suspicious", skip_unreadable=skip).without(done)
+        found = _left(read_pool(pool, model, labelled=why == "suspicious", skip_unreadable=skip), done)
         stream = Stream(as_trained(model, found.source), None, model.classes, "pool")
         if why == "suspicious":
             _refuse_trained(model, found)
@@ -144,10 +152,25 @@ def _own(model: Model, why: Why, done: set[str]) -> tuple[Pool, Stream, Stream |
             "or give --pool"
         )
     labels = tuple(stream.classes[k] for k in stream.labels.tolist()) if stream.labels is not None else ()
+    _check_done(named(stream), done)
     kept = [row for row, name in enumerate(named(stream)) if name not in done | tested]
     some = stream.subset(torch.tensor(kept, dtype=torch.long), key)
     looked_at = some.samples.origin or some.samples  # pictures and texts, not their features or tokens
     return Pool(looked_at, tuple(labels[row] for row in kept) if labels else ()), some, streams.get("target_labelled")
+
+
+def _left(pool: Pool, done: set[str]) -> Pool:
+    """What is not labelled yet."""
+    _check_done(pool.names, done)
+    return pool.without(done)
+
+
+def _check_done(names: Sequence[str], done: set[str]) -> None:
+    if done and names and done.isdisjoint(names):
+        raise UserError(
+            f"--labels has no effect: none of its names, such as '{min(done)}', is of the pool, where they look like "
+            f"'{names[0]}'; leave it out"
+        )
 
 
 def _refuse_trained(model: Model, pool: Pool) -> None:
@@ -184,15 +207,21 @@ def _cold(
     by = by or "kmeans"
     if by not in COLD:
         raise UserError(f"--by {by} needs a model: give a run's folder, or one of {', '.join(COLD)}")
-    found = read_pool(pool, skip_unreadable=skip).without(done)
+    found = _left(read_pool(pool, skip_unreadable=skip), done)
     if not len(found.source):
         raise UserError("the pool is empty, or all of it is labelled: bring more samples")
+    if by != "random" and found.source.kind == "texts":
+        raise UserError(
+            f"--by {by} has nothing to compare texts by without a model: take --by random, train, and give the run"
+        )
+    if embed and found.source.kind != "images":
+        raise UserError(f"--embed is for images, but the pool holds {found.source.kind}: leave it out")
     chance = dice(how.seed, "select")
     with users_mistake("select"):
         check_budget(budget, len(found.source))
         if by == "random":
             rows = random_select(len(found.source), budget, generator=chance)
         else:
-            x = cold_features(Stream(found.source, None, (), "pool"), embed)
+            x = cold_features(Stream(found.source, None, (), "pool"), embed or EMBED)
             rows = kmeans_select(x, budget, generator=chance) if by == "kmeans" else coreset_select(x, budget)
-    return found, [Pick(row, 0.0, 0.0, 0.0) for row in rows], {"by": by, "embed": embed}
+    return found, [Pick(row, 0.0, 0.0, 0.0) for row in rows], {"by": by}
