@@ -142,3 +142,4 @@ def test_labels_of_a_pool_train_as_the_page_says(photos: Path, tmp_path: Path, m
     assert not end.value.code
     counts = {name: open_run(photos / name).model.facts.counts for name in ("run", "run-labelled")}
     assert counts == {"run": [6, 6], "run-labelled": [6, 9]}
+    select(photos / "run-labelled", None, 1, tmp_path / "next.csv", by="entropy", labels=labels)  # which it has learnt

@@ -152,7 +152,7 @@ def _own(model: Model, why: Why, done: set[str]) -> tuple[Pool, Stream, Stream |
             "or give --pool"
         )
     labels = tuple(stream.classes[k] for k in stream.labels.tolist()) if stream.labels is not None else ()
-    _check_done(named(stream), done)
+    _check_done([*named(stream), *(name for other in streams.values() for name in named(other))], done)
     kept = [row for row, name in enumerate(named(stream)) if name not in done | tested]
     some = stream.subset(torch.tensor(kept, dtype=torch.long), key)
     looked_at = some.samples.origin or some.samples  # pictures and texts, not their features or tokens
