@@ -170,13 +170,13 @@ def test_texts_and_tables(cli: Cli, tmp_path: Path) -> None:
     texts = ["the lynx and the otter", "thunder, hail"]
     expected = evenhand.load(folder).predict(texts)
     files = {
-        "t.txt": "\n".join(texts),
-        "t.csv": 'text,more\n"the lynx and the otter",1\n"thunder, hail",2\n',
-        "t.jsonl": "\n".join(json.dumps({"text": text}) for text in texts),
+        "t.txt": "\n\n".join(texts),
+        "t.csv": 'text,more\n"the lynx and the otter",1\n\n"thunder, hail",2\n',
+        "t.jsonl": "\n\n".join(json.dumps({"text": text}) for text in texts),
     }
     for name, text in files.items():
         found = rows(cli("predict", folder, table(tmp_path, text, name)).fine())
-        assert [row["name"] for row in found] == [f"{name}:1", f"{name}:2"]
+        assert [row["name"] for row in found] == [f"{name}:1", f"{name}:3"]  # a blank line counts
         assert [row["predicted"] for row in found] == [row.label for row in expected]
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     np.savez(tmp_path / "v.npz", x=x, y=np.arange(40) % 2)

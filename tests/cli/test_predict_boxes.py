@@ -208,3 +208,14 @@ def test_arrays_and_pil_images_say_what_files_say(run: Path, scenes: Path) -> No
     assert torch.equal(alone.boxes, array.boxes)
     with pytest.raises(UserError, match="cannot read image"):
         model.predict([scenes / "0.png", table(scenes, "x", "broken.png")])
+
+
+def test_a_detector_is_not_exported_but_its_classes_have_groups(cli: Cli, run: Path, tmp_path: Path) -> None:
+    said = cli("export", run, "--format", "torch", "-o", tmp_path / "out").mistake()
+    assert "is a run of task detect; export writes classifiers: use evenhand predict" in said
+    assert not (tmp_path / "out").exists()
+    found = json.loads((run / "measure.json").read_text())
+    assert sorted(k for members in found["groups"].values() for k in members) == [0, 1, 2]
+    page = tmp_path / "page.html"
+    cli("report", run, "-o", page).fine()
+    assert "<h1>mAP@0.5 of <strong>" in page.read_text()

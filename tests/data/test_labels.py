@@ -76,10 +76,12 @@ def test_all_labelled_leaves_nothing_to_adapt_to(tmp_path: Path) -> None:
         labelled(tmp_path, f"name,label\n{rows}")
 
 
-def test_labels_need_a_target() -> None:
-    for key, value in (("labels", "x.csv"), ("target_max", 5), ("target_test_share", 0.2)):
+def test_labels_need_samples_that_they_are_about() -> None:
+    for key, value in (("target_max", 5), ("target_test_share", 0.2)):
         with pytest.raises(UserError, match=f"data.{key} is about the domain to adapt to"):
             prepare_data(DataSettings(set="shapes", **{key: value}))
+    with pytest.raises(UserError, match=r"samples that the data lack: .* data.pool, or .* data.target"):
+        prepare_data(DataSettings(set="shapes", labels="x.csv"))
 
 
 # the target's hold-out
@@ -179,6 +181,10 @@ def test_label_studio_and_back(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "min.json").write_text(json.dumps([{"name": "n", "label": "dog", "annotator": 3, "image": "x"}]))
     assert import_answers(tmp_path / "min.json") == [Answer("n", "dog", "3", "")]
+    del tasks[0]["annotations"][0]["updated_at"]
+    tasks[0]["annotations"][0]["created_at"] = "2026-11-15"
+    (tmp_path / "made.json").write_text(json.dumps([tasks[0], {"name": "n", "label": "dog", "created_at": "2026"}]))
+    assert [answer.time for answer in import_answers(tmp_path / "made.json")] == ["2026-11-15", "2026"]
     assert '<Choice value="#none"/>' in label_config(["a & b"])
     assert "a &amp; b" in label_config(["a & b"])
 
@@ -188,6 +194,9 @@ def test_a_table_to_fill_in_and_back(tmp_path: Path) -> None:
     text = (tmp_path / "out.csv").read_text().replace('"x/a, b.png",,', '"x/a, b.png",,cat')
     (tmp_path / "out.csv").write_text(text)
     assert import_answers(tmp_path / "out.csv")[0] == Answer("x/a, b.png", "cat")
+    with pytest.raises(UserError, match=r"out.csv exists already, perhaps filled in: .* labels import"):
+        export_picks(ROWS, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == text
 
 
 WRONG = {

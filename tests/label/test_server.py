@@ -107,6 +107,21 @@ def test_conflicts_are_shown_and_settled(client: TestClient, answers: Answers) -
     assert [row.label for row in answers.rows()] == ["lynx"]
 
 
+def test_what_others_say_is_hidden_until_one_has_answered(client: TestClient, answers: Answers) -> None:
+    client.headers.update(BEARER)
+    answers.needed = 3
+    client.post("/api/answers", json={"rank": 1, "label": "lynx", "labeller": "ann"})
+    state = client.get("/api/state", params={"labeller": "ben"}).json()
+    assert (state["next"]["rank"], state["next"]["others"]) == (1, {})
+    assert client.get("/api/picks/1", params={"labeller": "ben"}).json()["others"] == {}
+    state = client.post("/api/answers", json={"rank": 1, "label": "otter", "labeller": "ben"}).json()
+    assert state["conflicts"][0]["others"] == {"ann": "lynx", "ben": "otter"}
+    assert client.get("/api/picks/1", params={"labeller": "ben"}).json()["others"] == {"ann": "lynx"}
+    assert client.get("/api/state", params={"labeller": "eve"}).json()["conflicts"] == []  # she has yet to answer
+    undone = client.post("/api/undo", json={"labeller": "ben"}).json()["undone"]
+    assert undone["others"] == {}
+
+
 @pytest.mark.parametrize(("path", "body", "status"), [
     ("/api/answers", {"rank": 1, "label": "zebra", "labeller": "a"}, 400),
     ("/api/answers", {"rank": 1, "label": "lynx", "none": True, "labeller": "a"}, 400),

@@ -43,7 +43,7 @@ def test_terms_of_any_picks_are_the_equations() -> None:
     apart, cover, spacing = literal(p, picks)
     assert [t.index for t in told] == picks
     assert [t.diversity for t in told] == pytest.approx(apart, abs=1e-5)
-    assert [t.representativeness for t in told[1:]] == pytest.approx(cover[1:], abs=1e-5)
+    assert [t.representativeness for t in told] == pytest.approx(cover, abs=1e-5)
     scaled = (u - u.min()) / (u.max() - u.min())
     assert [t.uncertainty for t in told] == pytest.approx(scaled[picks].tolist(), abs=1e-6)
     numbers = batch_numbers(p, u, picks)
@@ -72,6 +72,16 @@ def test_copies_are_redundant_and_cover_nothing() -> None:
     assert other["coverage"] > same["coverage"]
     with pytest.raises(ValueError, match="picks is empty"):
         batch_numbers(p, u, [])
+
+
+def test_coverage_is_a_share_also_where_all_predictions_are_alike() -> None:
+    """Alike, but no copies: every one is near to any, so that plain similarities are far from 0."""
+    p = torch.tensor([[0.5 + 1e-4 * i, 0.5 - 1e-4 * i] for i in range(8)], dtype=torch.float64)
+    for picks in ([3], [0, 7], list(range(8))):
+        assert 0 <= batch_numbers(p, torch.zeros(8), picks)["coverage"] <= 1 + 1e-9
+    assert batch_numbers(p, torch.zeros(8), list(range(8)))["coverage"] == pytest.approx(1)
+    first = next(submodular_picks(p, torch.zeros(8), 1, alpha=0, beta=0))
+    assert 0 <= first.representativeness <= 1
 
 
 def test_rare_classes_come_first() -> None:

@@ -218,6 +218,9 @@ def test_unmeasured_run_still_shows_its_classes(tmp_path: Path) -> None:
     page = Page(render([load_run(run)]))
     assert "1,110 training samples in 3 classes, imbalance 100." in page.text
     assert "Recall per class: not run." in page.text
+    facts["counts"] = [15, 10, 9]
+    (run / "model.json").write_text(json.dumps({"format": 2, "task": "classify", "facts": facts}))
+    assert "34 training samples in 3 classes, imbalance 1.7." in Page(render([load_run(run)])).text
 
 
 def test_oracle_selection_is_loud(tmp_path: Path) -> None:

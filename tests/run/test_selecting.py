@@ -110,6 +110,8 @@ def test_every_selector_is_what_its_name_says(by: str, run: Path) -> None:
     assert found == literal(by, Sight(opened.method, streams["target"], how, known), how)
     assert len(set(found)) == 5
     assert all(0 <= term <= 1 + 1e-9 for p in picks for term in (p.uncertainty, p.diversity, p.representativeness))
+    assert picks[0].representativeness > 0  # whatever picked them, all three terms are told, of the first pick, too
+    assert sum(pick.diversity for pick in picks) > 0
 
 
 def test_picks_of_a_runs_own_target(run: Path, tmp_path: Path) -> None:
@@ -199,6 +201,14 @@ MISTAKES = {
     "--pool {pool} --by badge": "--by badge needs a model",
     "--pool {pool} --why rare": "--why rare asks what a model expects",
     "--budget 5": "without a run there is no pool",
+    "{run} --by entropy --alpha 0.4": "--alpha has no effect on entropy, only on s3vaada: leave it out",
+    "{run} --by diversity --epsilon 2": "--epsilon has no effect on diversity, only on s3vaada and vap",
+    "{run} --why rare --beta 0.1": "--beta has no effect on rare",
+    "{run} --embed pixels": "--embed is what a cold start by kmeans or coreset compares images by",
+    "--pool {pool} --by random --embed pixels": "--embed is what a cold start by kmeans or coreset",
+    "--pool {pool} --epsilon 2": "--epsilon has no effect on kmeans",
+    "{run} --by entropy --labels {labels}": "--labels has no effect: none of its names, such as 'elsewhere.png', is of",
+    "--pool {texts} --budget 1": "--by kmeans has nothing to compare texts by without a model: take --by random",
     "--pool {pool} --embed pixels --budget 500": "budget=500: choose between 0 and the 12 samples",
 }
 
@@ -213,6 +223,9 @@ def test_mistakes_are_one_line(
     truncate(save_picture(tmp_path / "bad" / "b.png"))
     places = {"run": run, "photos": photos_run, "pool": pictures / "pool"}
     places |= {"bad": tmp_path / "bad", "empty": tmp_path / "empty"}
+    for name, text in (("labels", "name,label\nelsewhere.png,disc\n"), ("texts", "text\none film\nanother\n")):
+        places[name] = tmp_path / f"{name}.csv"
+        places[name].write_text(text)
     assert MISTAKES[words] in said(["select", *words.format(**places).split()], capsys, monkeypatch)
     assert not (tmp_path / "picks.csv").exists()
 

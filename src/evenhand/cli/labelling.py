@@ -24,7 +24,9 @@ class Why(StrEnum):
 
 def select(
     run: Annotated[Path | None, typer.Argument(help="A run's folder. Without one: a cold start, by k-means.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="Folder, CSV or .npz. Default: the run's own target.")] = None,
+    pool: Annotated[
+        Path | None, typer.Option(help="Folder, CSV or .npz. Default: the run's target or unlabelled.")
+    ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many to label.")] = 100,
     by: Annotated[
         str, typer.Option(help="s3vaada (default), badge, clue, margin, entropy, coreset, random, ...: see docs.")
@@ -35,19 +37,23 @@ def select(
     labels: Annotated[Path | None, typer.Option(help="labels.csv whose samples are left out.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="picks.json is written beside it.")] = Path("picks.csv"),
     seed: Annotated[int, typer.Option(min=0, help="Of selectors that draw.")] = 0,
-    alpha: Annotated[float, typer.Option(help="s3vaada: weight of uncertainty.")] = 0.5,
-    beta: Annotated[float, typer.Option(help="s3vaada: weight of diversity; the rest is representativeness.")] = 0.3,
-    epsilon: Annotated[float, typer.Option(help="s3vaada: norm of the perturbations.")] = 5.0,
+    alpha: Annotated[float | None, typer.Option(help="s3vaada: weight of uncertainty [0.5].")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="s3vaada: weight of diversity [0.3]; the rest is representativeness.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="s3vaada and vap: norm of the perturbations [5].")] = None,
     embed: Annotated[
-        str, typer.Option(help="Cold start: frozen network (net:weights file), or pixels.")
-    ] = "mobilenet_v2",
+        str, typer.Option(help="Cold start: frozen network (net:weights file), or pixels [mobilenet_v2].")
+    ] = "",
     skip_unreadable: Annotated[bool, typer.Option("--skip-unreadable", help="Leave damaged files out.")] = False,
 ) -> None:
     """Which samples of a pool to label next -> picks.csv."""
+    from evenhand.data.picks import read_facts
     from evenhand.run.picking import How
     from evenhand.run.selecting import select as choose
 
-    how = How(seed=seed, alpha=alpha, beta=beta, epsilon=epsilon)
+    asked = {"alpha": alpha, "beta": beta, "epsilon": epsilon}
+    given = {key: value for key, value in asked.items() if value is not None}
     rows = choose(
         run,
         pool,
@@ -58,11 +64,15 @@ def select(
         labels=labels,
         embed=embed,
         skip_unreadable=skip_unreadable,
-        how=how,
+        how=How(seed=seed, **given),
+        told=tuple(given),
     )
     if len(rows) < budget:
         print(f"only {len(rows)} of {budget}: no other label is doubtful")
-    print(f"{out}: {len(rows)} samples to label, first {rows[0].name}" if rows else f"{out}: nothing to label")
+    facts = read_facts(out)
+    where = f"the run's {facts['part']}" if facts["part"] else str(pool)
+    told = f"{len(rows)} of the {facts['pool_size']} samples of {where}"
+    print(f"{out}: {told}, first {rows[0].name}" if rows else f"{out}: nothing to label in {where}")
 
 
 @labels_app.command("export")

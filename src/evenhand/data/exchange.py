@@ -20,7 +20,10 @@ def export_picks(rows: Sequence[PickRow], out: Path, *, classes: Sequence[str] =
     """``.json``: tasks for Label Studio, the model's guess as prediction; ``.csv``: ``path,label`` to be filled in.
 
     ``prefix`` stands before each name where the tool serves images itself, such as ``/data/local-files/?d=pool/``.
+    A file that is there already is somebody's work, so it is refused.
     """
+    if out.exists():
+        raise UserError(f"{out} exists already, perhaps filled in: take it back by labels import, or give another name")
     if gone := missing_files(rows):
         raise UserError(f"files of {len(gone)} picks are gone: {few(gone)}; restore them, or select again")
     if out.suffix == ".json":
@@ -93,19 +96,24 @@ def _answers(task: Any, where: str) -> Iterator[Answer]:
             name,
             label if isinstance(label, str) else "",
             str(task.get("annotator", "")),
-            str(task.get("updated_at", "")),
+            _when(task),
         )
         return
     for said in task["annotations"]:
         if said.get("was_cancelled"):
-            yield Answer(name, "", _who(said), str(said.get("updated_at", "")))
+            yield Answer(name, "", _who(said), _when(said))
             continue
         chosen = [c for part in said.get("result", ()) for c in part.get("value", {}).get("choices", ())]
         if len(chosen) > 1:
             raise UserError(f"{where}: '{name}' has several classes, {', '.join(map(str, chosen))}; let one be chosen")
-        yield Answer(name, str(chosen[0]) if chosen else "", _who(said), str(said.get("updated_at", "")))
+        yield Answer(name, str(chosen[0]) if chosen else "", _who(said), _when(said))
 
 
 def _who(said: dict[str, Any]) -> str:
     who = said.get("completed_by", "")
     return str(who.get("email", who.get("id", "")) if isinstance(who, dict) else who)
+
+
+def _when(said: dict[str, Any]) -> str:
+    """When it was last changed; some exports tell only when it was made."""
+    return str(said.get("updated_at") or said.get("created_at") or "")

@@ -78,33 +78,35 @@ def check_classes(labels: Mapping[str, str], classes: Sequence[str], where: str 
             raise UserError(f"'{where}': label '{label}' of '{name}' is no class; {did_you_mean(label, classes)}")
 
 
-def know(streams: Streams, path: str | Path) -> Streams:
-    """The streams once the labels of a file are known: their samples move from "target" to "target_labelled".
+def know(streams: Streams, path: str | Path, *, pool: str = "target", known: str = "target_labelled") -> Streams:
+    """The streams once the labels of a file are known: their samples move from ``pool`` to ``known``.
 
-    Samples that are "none of these" leave the target altogether.
+    Samples that are "none of these" leave the pool altogether.
     """
-    target = streams["target"]
+    whole = streams[pool]
     labels = agreed(read_answers(path), path)
-    check_classes(labels, target.classes, path)
-    names = named(target)
+    check_classes(labels, whole.classes, path)
+    names = named(whole)
     if unknown := labels.keys() - set(names):
-        remedy = f"names there look like '{names[0]}'" if names else "the target is empty"
-        raise UserError(f"'{path}' labels samples that the target does not have: {few(unknown)}; {remedy}")
+        remedy = f"names there look like '{names[0]}'" if names else f"the {pool} is empty"
+        raise UserError(f"'{path}' labels samples that the {pool} does not have: {few(unknown)}; {remedy}")
     if "test" in streams and (both := labels.keys() & set(named(streams["test"]))):
         raise UserError(
             f"'{path}' labels samples of the test, such as '{min(both)}'; hold some out by target_test_share"
         )
     kept = torch.tensor([row for row, name in enumerate(names) if name not in labels], dtype=torch.long)
-    if not len(kept):
+    if not len(kept) and pool == "target":
         raise UserError(f"'{path}' labels all {len(names)} samples of the target; leave some to adapt to")
-    known = [row for row, name in enumerate(names) if labels.get(name, NONE) != NONE]
-    moved = {**streams, "target": target.subset(kept)}
-    if not known:
+    rows = [row for row, name in enumerate(names) if labels.get(name, NONE) != NONE]
+    moved = {name: stream for name, stream in streams.items() if name != pool}
+    if len(kept):
+        moved[pool] = whole.subset(kept)
+    if not rows:
         return moved
-    truth = torch.tensor([target.classes.index(labels[names[row]]) for row in known])
-    bought = replace(target.subset(torch.tensor(known)), target=truth, name="target_labelled")
-    before = streams.get("target_labelled")
-    moved["target_labelled"] = bought if before is None else join([before, bought], "target_labelled")
+    truth = torch.tensor([whole.classes.index(labels[names[row]]) for row in rows])
+    bought = replace(whole.subset(torch.tensor(rows)), target=truth, name=known)
+    before = streams.get(known)
+    moved[known] = bought if before is None else join([before, bought], known)
     return moved
 
 

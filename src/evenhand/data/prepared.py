@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evenhand.data import bought
 from evenhand.data.added import read_added
 from evenhand.data.copies import copies
 from evenhand.data.domains import read_domains
@@ -177,7 +178,9 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         raise UserError("data.source names domains to adapt from; name the one to adapt to in data.target")
     if settings.added and adapting:
         raise UserError("data.added is for data of one domain; leave it out, or name it among data.source")
-    for key in ("labels", "target_max", "target_test_share"):
+    if settings.pool and adapting:
+        raise UserError("data.pool is for data of one domain; data.labels are then of the target: leave data.pool out")
+    for key in ("target_max", "target_test_share"):
         if getattr(settings, key) and not adapting:
             raise UserError(f"data.{key} is about the domain to adapt to; name it in data.target")
     parts = read_domains(settings) if adapting else read_set(settings, whole=whole)
@@ -186,6 +189,8 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
     refuse_without_effect(settings, parts)
     if settings.added:
         parts["added"] = read_added(settings, parts["train"], whole=whole)
+    if settings.pool:
+        parts = bought.with_pool(parts, settings, whole=whole)
     parting = (test is None and not adapting) or (val is None and bool(settings.val_per_class or share))
     groups = copies(parts["train"]) if parting else torch.empty(0)  # of pictures, not of their features
     if settings.embed:
@@ -193,7 +198,7 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
             raise UserError("data.embed is computed by evenhand train; embed the streams yourself, or leave it out")
         parts = embed(parts, settings.embed, settings.embed_size)
         test, val = parts.get("test"), parts.get("val")
-    if settings.labels:
+    if settings.labels and adapting:
         parts = know(parts, settings.labels)  # after embedding: features of the whole target are kept, once
         test, val = parts.get("test"), parts.get("val")
     whole_train, seed, least = Whole(parts["train"], groups), settings.split_seed, settings.min_per_class
@@ -228,7 +233,7 @@ def _streams(settings: DataSettings, *, whole: bool, embed: Embed | None) -> tup
         streams["unlabelled"] = parts["unlabelled"].unlabelled()
     if "added" in parts:
         streams["added"] = parts["added"]
-    return streams, seen
+    return bought.known(streams, settings) if settings.labels and not adapting else streams, seen
 
 
 def _facts_of_texts(settings: DataSettings, streams: Streams, vocabulary: Vocabulary) -> Facts:

@@ -75,7 +75,10 @@ class DataSettings(Settings):
         0.0, ge=0, lt=1, description="with target: held out of its classes as test, out of reach of training"
     )
     target_max: int | None = Field(None, gt=0, le=MOST, description="use only that many samples of the target's pool")
-    labels: str = Field("", description="with target: CSV name,label of target samples that training may know")
+    labels: str = Field(
+        "", description="CSV name,label of samples of target, pool or the unlabelled part that training may know"
+    )
+    pool: str = Field("", description="without target: folder, CSV or .npz of the samples that labels is about")
     min_per_class: int = Field(
         2, ge=2, le=MOST, description="classes of fewer different samples train and are left out of held-out shares"
     )

@@ -41,7 +41,9 @@ def make_vocabulary(settings: TextSettings, streams: Streams, words: Sequence[st
         raise UserError(f"data.text.tokens = '{settings.tokens}' is unknown; use 'words' or 'hf:FOLDER'")
     if words is not None:
         return Words(words, length=length, cut=cut)
-    seen = [text for name in ("labelled", "unlabelled") if name in streams for text in _texts(streams[name]).texts]
+    seen = [
+        text for name in ("labelled", "unlabelled", "added") if name in streams for text in _texts(streams[name]).texts
+    ]
     return Words.of(seen, settings.vocabulary, length=length, cut=cut)
 
 

@@ -32,12 +32,17 @@ class Pick:
 class Picks:
     rows: tuple[Pick, ...]
     classes: tuple[str, ...]
-    pool: Path | None
+    pool: Path | None  # the folder whose images may be shown
 
     @property
     def gone(self) -> list[str]:
         """Names of the picks whose files are not there."""
         return [row.name for row in self.rows if row.file is not None and not row.file.is_file()]
+
+    @property
+    def outside(self) -> list[str]:
+        """Names of the picks whose files are not of the pool, and so are not shown."""
+        return [row.name for row in self.rows if row.file is not None and not _inside(row.file, self.pool)]
 
 
 def read_picks(path: Path, pool: Path | None = None) -> Picks:
@@ -45,7 +50,10 @@ def read_picks(path: Path, pool: Path | None = None) -> Picks:
     if not path.is_file():
         raise UserError(f"no file '{path}'; write it with: evenhand select RUN --pool DIR --budget 100")
     about = read_facts(path)
-    pool = pool or (Path(about["pool"]) if isinstance(about.get("pool"), str) and about["pool"] else None)
+    if about.get("kind") == "vectors":
+        table = f"evenhand labels export {path} to-fill-in.csv"
+        raise UserError(f"'{path}' picks vectors, which no page can show: label them in a table, {table}")
+    pool = pool or next((Path(about[key]) for key in ("folder", "pool") if _told(about.get(key))), None)
     rows = [
         Pick(row.rank, row.name, row.text, None if row.text else _file(row, pool), row.label, row.guesses)
         for row in read_table(path)
@@ -67,7 +75,7 @@ def shown(pick: Pick, pool: Path | None) -> bytes:
 
     if pick.file is None:
         raise UserError(f"'{pick.name}' has no image")
-    if pool is None or not pick.file.resolve().is_relative_to(pool.resolve()):
+    if not _inside(pick.file, pool):
         raise UserError(f"'{pick.name}' is not inside the pool; name its folder with --pool")
     if not pick.file.is_file():
         raise UserError(f"the file of '{pick.name}' is gone")
@@ -86,6 +94,14 @@ def shown(pick: Pick, pool: Path | None) -> bytes:
     small = max(upright.size) <= 256
     upright.save(kept, "PNG" if small else "JPEG", **({} if small else {"quality": 90}))
     return kept.getvalue()
+
+
+def _told(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _inside(file: Path, pool: Path | None) -> bool:
+    return pool is not None and file.resolve().is_relative_to(pool.resolve())
 
 
 def _file(row: PickRow, pool: Path | None) -> Path | None:

@@ -114,7 +114,8 @@ def page_app(answers: Answers, token: str, port: int, finish: Callable[[], str])
 
     def told(row: Pick, labeller: str) -> dict[str, Any]:
         given = answers.of(row.name)
-        others = {who: _word(answer.label) for who, answer in given.items() if who != labeller}
+        answered = labeller in given or not labeller  # an opinion that has seen another one is worth less
+        others = {who: _word(answer.label) for who, answer in given.items() if who != labeller and answered}
         mine = _word(given[labeller].label) if labeller in given else None
         return {
             "rank": row.rank,
@@ -131,6 +132,7 @@ def page_app(answers: Answers, token: str, port: int, finish: Callable[[], str])
 
     def state(labeller: str) -> dict[str, Any]:
         left = answers.open_for(labeller)
+        unseen = {row.rank for row in left}
         return {
             "labeller": labeller,
             "classes": answers.classes,
@@ -139,7 +141,7 @@ def page_app(answers: Answers, token: str, port: int, finish: Callable[[], str])
             "done": sum(answers.done(row.name) for row in answers.picks.rows),
             "left": len(left),
             "next": told(left[0], labeller) if left else None,
-            "conflicts": [told(row, "") for row in answers.conflicts()],
+            "conflicts": [told(row, "") for row in answers.conflicts() if row.rank not in unseen],
         }
 
     @app.get("/api/state", responses=ERRORS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from evenhand import locks
 from evenhand.data.labels import read_answers
+from evenhand.data.picks import read_facts
 from evenhand.data.sources.paths import few
 from evenhand.errors import UserError
 from evenhand.label.answers import Answers, summary
@@ -40,6 +42,9 @@ def serve(
         raise UserError("these picks name no classes: give some with --class, or let labellers add them: --new-classes")
     if found.gone:
         print(f"{len(found.gone)} of {len(found.rows)} files are gone and can only be skipped: {few(found.gone)}")
+    if found.outside:
+        told = f"{len(found.outside)} of {len(found.rows)} images are not inside {found.pool} and are not shown"
+        print(f"{told}: {few(found.outside)}; name their folder with --pool")
     journal_path = out.with_suffix(".journal.jsonl")
     with locks.held(journal_path, wait=False, other="--out"):
         journal = Journal(journal_path)
@@ -69,7 +74,22 @@ def serve(
         finally:
             finish()
             journal.close()
-    print(f"{summary(answers)}: {out}")
+    print(f"{summary(answers)}: {out}{closing(picks, out)}")
+
+
+def closing(picks: Path, out: Path) -> str:
+    """How a run is trained again with the answers, where ``select`` could tell."""
+    about = read_facts(picks)
+    if not isinstance(about.get("train_with"), list):
+        return ""
+    told = [f"data.labels={out}", *about["train_with"], f"run.folder={about['run']}-labelled"]
+    words = [
+        "evenhand",
+        "train",
+        str(Path(about["run"]) / "recipe.toml"),
+        *(f"--set {shlex.quote(one)}" for one in told),
+    ]
+    return f"\ntrain with them: {' '.join(words)}"
 
 
 def _spare_foreign(out: Path, journal: Journal) -> None:

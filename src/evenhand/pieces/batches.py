@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenhand.pieces.pairwise import FARTHEST, OFFSET, Pairs
+from evenhand.pieces.pairwise import OFFSET, Pairs
 from evenhand.pieces.pool import check_probs, check_scores
 from evenhand.pieces.submodular import Pick
 
@@ -17,15 +17,17 @@ from evenhand.pieces.submodular import Pick
 def explained(probs: Tensor, uncertainty: Tensor, picks: Sequence[int], *, block: int = 1024) -> list[Pick]:
     """The three terms of S3VAADA (see ``submodular``) of picks that anything has made, in their order.
 
-    ``probs`` (N, K) and ``uncertainty`` (N,) are the pool's. The first pick has no diversity, and covers what it can.
+    ``probs`` (N, K) and ``uncertainty`` (N,) are the pool's. The first pick has no diversity, and covers what it can:
+    before it every sample is as badly covered as by the one least like it in the pool.
     """
     p = check_probs(probs)
     pairs = Pairs(p / p.sum(1, keepdim=True), block)
     u = check_scores("uncertainty", uncertainty, len(p)).to(p)
     u = (u - u.min()) / (u.max() - u.min()) if len(u) and u.max() > u.min() else torch.zeros_like(u)
     most = pairs.largest_divergence() if picks else 0.0
-    reach = math.log(pairs.largest_gap() / OFFSET) if picks else 0.0
-    divergence, nearest = torch.full_like(u, math.inf), torch.full_like(u, FARTHEST)
+    widest = pairs.largest_gap() if picks else OFFSET
+    reach = math.log(widest / OFFSET)
+    divergence, nearest = torch.full_like(u, math.inf), torch.full_like(u, widest)
     found: list[Pick] = []
     for i in picks:
         apart = float(divergence[i]) / most if found and most > 1e-12 else 0.0
@@ -41,7 +43,8 @@ def batch_numbers(probs: Tensor, uncertainty: Tensor, picks: Sequence[int]) -> d
     """Of a batch of at least one sample, each in [0, 1] but the count (spec 08, section 5):
 
     - ``spacing``: mean over the batch of the divergence to the nearest other pick; 0: all alike, so redundant;
-    - ``coverage``: facility location, the mean over the pool of the similarity to the nearest pick;
+    - ``coverage``: facility location, the mean over the pool of the similarity to the nearest pick, from 0 for the two
+      least alike of the pool to 1 for copies;
     - ``uncertainty``: mean score, scaled over the pool; ``entropy``: mean of the predictions, as a share of ln K;
     - ``classes``: how many different classes are predicted.
     """

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from evenhand.nets.modes import evaluating
-from evenhand.pieces.pairwise import FARTHEST, OFFSET, Pairs
+from evenhand.pieces.pairwise import OFFSET, Pairs
 from evenhand.pieces.pool import check_budget, check_probs, check_scores
 from evenhand.pieces.vat import Predictor, adversarial_direction
 from evenhand.precision import without_tf32
@@ -120,10 +120,10 @@ def submodular_picks(
     # Min-max scaling; the smallest divergence is 0 and the smallest gap OFFSET, a sample's to itself.
     u = (u - u.min()) / (u.max() - u.min()) if u.max() > u.min() else torch.zeros_like(u)
     per_divergence = _inverse(pairs.largest_divergence(), noise=1e-12) if beta else 0.0
-    reach = math.log(pairs.largest_gap() / OFFSET) if gamma or not alpha else 0.0
-    per_cover = _inverse(reach, noise=1e-6) / len(u)
+    widest = pairs.largest_gap() if gamma or not alpha else OFFSET
+    per_cover = _inverse(math.log(widest / OFFSET), noise=1e-6) / len(u)
 
-    divergence, nearest = torch.full_like(u, math.inf), torch.full_like(u, FARTHEST)
+    divergence, nearest = torch.full_like(u, math.inf), torch.full_like(u, widest)
     diversity, cover = torch.zeros_like(u), torch.zeros_like(u)
     free = torch.ones_like(u, dtype=torch.bool)
     if not alpha:

@@ -26,7 +26,8 @@ def each_set_of_classes(groups: Sequence[RunGroup], inside: Callable[[Sequence[R
         classes, counts = members[0].classes, members[0].classes[1]
         if len(data) > 1:
             found.append(parts.heading(", ".join(g.name for g in members)))
-        ratio = f", imbalance {max(counts) / min(counts):.0f}" if min(counts) else ""
+        imbalance = max(counts) / min(counts) if min(counts) else 0.0
+        ratio = f", imbalance {imbalance:.{1 if imbalance < 10 else 0}f}" if imbalance else ""
         caption = f"{sum(counts):,} training samples in {len(counts):,} classes{ratio}."
         found += [parts.figure(plot_counts(classes), caption), inside(members, classes)]
     return joined(found) or parts.missing()

@@ -31,6 +31,7 @@ from evenhand.nets import HeadedNet
 from evenhand.run.cards import card, licence_of
 from evenhand.run.opening import open_run
 from evenhand.run.predicting import Model
+from evenhand.tasks.classify import CLASSIFY
 
 Format = Literal["onnx", "torch", "safetensors"]
 FILES: dict[Format, str] = {"onnx": "model.onnx", "torch": "model.pt2", "safetensors": "model.safetensors"}
@@ -129,7 +130,11 @@ def export(folder: str | Path, *, format: Format = "onnx", out: str | Path | Non
         raise UserError(f"format '{format}' is unknown; choose {', '.join(FILES)}")
     if format == "onnx":
         _needed()
-    model = Model(open_run(folder, device="cpu"))
+    run = open_run(folder, device="cpu")
+    if run.method.task is not CLASSIFY:
+        other = "evenhand predict" if run.method.task.boxes else "evenhand sample"
+        raise UserError(f"{folder} is a run of task {run.method.task.name}; export writes classifiers: use {other}")
+    model = Model(run)
     path = Path(out or Path(folder) / "export") / FILES[format]
     told = about(model)
     with atomic.replacing(path) as part:

@@ -110,13 +110,13 @@ class Inputs:
             return [(coco.path(image), told["file_name"]) for image, told in coco.images.items()]
         if path.suffix.lower() not in LISTS:
             return [(path, str(path))]
-        return [(path.parent / name, name) for name in _column(path, "path")]
+        return [(path.parent / name, name) for _, name in _column(path, "path")]
 
     def _texts_of(self, path: Path) -> Source:
         if path.suffix.lower() not in TEXTS:
             raise UserError(f"'{path}' is no list of texts; give {', '.join(TEXTS)}")
-        texts = _column(path, "text")
-        return self.texts(texts, [f"{path.name}:{row}" for row in range(1, len(texts) + 1)])
+        found = _column(path, self.settings.text_column)
+        return self.texts([text for _, text in found], [f"{path.name}:{at}" for at, _ in found])
 
     def _array_of(self, path: Path) -> Source:
         array = _array(path)
@@ -135,12 +135,12 @@ class Inputs:
         known = self.facts.columns or [column for column in header if column not in NOT_NUMBERS]
         kept = [header.index(column) for column in known]  # as in training, in whatever order they come
         try:
-            numbers = np.array([[float(row[at]) for at in kept] for row in rows], np.float32)
+            numbers = np.array([[float(row[at]) for at in kept] for _, row in rows], np.float32)
         except (ValueError, IndexError) as error:
             raise UserError(
                 f"'{path}': {error}; every column but {', '.join(NOT_NUMBERS)} must hold numbers"
             ) from error
-        return self._vectors(numbers, str(path), [f"{path.name}:{row}" for row in range(1, len(rows) + 1)])
+        return self._vectors(numbers, str(path), [f"{path.name}:{at}" for at, _ in rows])
 
     def _pictures(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
         return self._framed(as_images(array, where), names)
@@ -178,20 +178,23 @@ def _array(path: Path) -> np.ndarray:
     return np.asarray(arrays[chosen])
 
 
-def _column(path: Path, wanted: str) -> list[str]:
-    """A text file's lines, or what a table has in the column ``wanted``; one of a single column needs no header."""
+def _column(path: Path, wanted: str) -> list[tuple[int, str]]:
+    """A text file's lines, or what a table has in the column ``wanted``; one of a single column needs no header.
+
+    With each its line, or its row in a table, among all there are: blank ones are left out, but counted.
+    """
     kind = path.suffix.lower()
     if kind == ".jsonl":
-        return [_text_of(line, f"'{path}' line {at}", wanted) for at, line in enumerate(_lines(path), 1)]
+        return [(at, _text_of(line, f"'{path}' line {at}", wanted)) for at, line in _lines(path)]
     if kind == ".txt":
         return list(_lines(path))
     header, rows = _table(path)
     if wanted not in header:
         if len(header) == 1:
-            return [header[0], *(row[0] for row in rows if row)]
+            return [(1, header[0]), *((at + 1, row[0]) for at, row in rows)]
         raise UserError(f"'{path}' has no column '{wanted}'; {did_you_mean(wanted, header)}")
-    at = header.index(wanted)
-    return [row[at] for row in rows if len(row) > at]
+    place = header.index(wanted)
+    return [(at, row[place]) for at, row in rows if len(row) > place]
 
 
 def _text_of(line: str, where: str, wanted: str) -> str:
@@ -201,17 +204,20 @@ def _text_of(line: str, where: str, wanted: str) -> str:
         raise UserError(f"{where} has no '{wanted}' ({error}); write {{\"{wanted}\": ...}}") from error
 
 
-def _lines(path: Path) -> Iterable[str]:
-    return (line.strip() for line in read_text(path).splitlines() if line.strip())
+def _lines(path: Path) -> Iterable[tuple[int, str]]:
+    return ((at, line.strip()) for at, line in enumerate(read_text(path).splitlines(), 1) if line.strip())
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header, and the rows that are not blank with their places below it."""
     content = read_text(path)
     csv.field_size_limit(max(csv.field_size_limit(), len(content) + 1))
     first = content.partition("\n")[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if first.count(";") > first.count(",") else ","
-    rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, skipinitialspace=True))
-    rows = [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, skipinitialspace=True)
+    rows = [(at, [cell.strip() for cell in row]) for at, row in enumerate(reader)]
+    rows = [(at, row) for at, row in rows if any(row)]
     if not rows:
         raise UserError(f"'{path}' is empty; add lines")
-    return rows[0], rows[1:]
+    top, header = rows[0]
+    return header, [(at - top, row) for at, row in rows[1:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -157,23 +157,33 @@ SELECTORS: dict[str, Chooser] = {
 }
 
 
+USES = {"alpha": ("s3vaada",), "beta": ("s3vaada",), "epsilon": ("s3vaada", "vap")}  # which heed what they are told
+
+
+def refuse_unused(by: str, given: Iterable[str]) -> None:
+    """What a user has told a selector that does not heed it."""
+    for key in given:
+        if by not in USES[key]:
+            raise UserError(f"--{key} has no effect on {by}, only on {' and '.join(USES[key])}: leave it out")
+
+
 def check_selector(by: str) -> None:
     if by not in SELECTORS:
         raise UserError(f"no selector is called '{by}'; {did_you_mean(by, SELECTORS)}")
 
 
 def choose(sight: Sight, budget: int, by: str = "s3vaada") -> list[Pick]:
-    """``budget`` samples of the pool in pick order, with their reasons."""
+    """``budget`` samples of the pool in pick order, with their reasons, whatever picked them: see ``explained``."""
     check_selector(by)
     with users_mistake("select"):
         check_budget(budget, len(sight.pool))
         if not budget:
             return []
         chosen, err = SELECTORS[by](sight, budget), Console(stderr=True)
-        if isinstance(chosen, list):
-            return explained(sight.probs, sight.uncertainty, chosen)
-        picks = []
         with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
-            for pick in bar.track(chosen, total=budget, description="picking"):
-                picks.append(pick)
-        return picks
+            rows = [
+                pick if isinstance(pick, int) else pick.index
+                for pick in bar.track(chosen, total=budget, description="picking")
+            ]
+        # The selector's own reasons leave out terms of weight 0: all picks are told of in the same way.
+        return explained(sight.probs, sight.uncertainty, rows)

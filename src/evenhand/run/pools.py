@@ -1,19 +1,20 @@
-"""Pools of samples to choose from: what lies on disk, as it is and as a model or a frozen network sees it."""
+"""Pools of samples to choose from, as they lie on disk and as a model or a frozen network sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from evenhand.data.labels import named
-from evenhand.data.sources import formats
-from evenhand.data.sources.files import Files, load_image, readable
-from evenhand.data.sources.paths import existing, images_in, relative_names
+from evenhand.data.pool import Pool
+from evenhand.data.pool import read_pool as read
+from evenhand.data.sources.files import Files, load_image
+from evenhand.data.sources.paths import few
+from evenhand.data.sources.rows import Columns
 from evenhand.data.sources.source import Memory, Source
 from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Stream
@@ -24,61 +25,31 @@ from evenhand.run.predicting import Model
 PIXELS = 16  # side of the grey images that ``--embed pixels`` compares
 
 
-@dataclass(frozen=True)
-class Pool:
-    """Samples as they lie there, with the labels they have, if any."""
-
-    source: Source
-    labels: tuple[str, ...] = ()
-
-    def without(self, names: set[str]) -> Pool:
-        """All but these."""
-        kept = [row for row in range(len(self.source)) if self.source.name(row) not in names]
-        labels = tuple(self.labels[row] for row in kept) if self.labels else ()
-        return Pool(self.source.pick(torch.tensor(kept, dtype=torch.long)), labels)
-
-
-def read_pool(
-    pool: Path, model: Model | None = None, *, labelled: bool = False, skip_unreadable: bool = False, size: int = 224
-) -> Pool:
-    """A folder of images at any depth (class folders give labels if asked for), a CSV, ``.npz`` or ``.jsonl``."""
-    data = None if model is None else model.run.recipe.data
-    mode = "L" if data is not None and (data.grey or (model is not None and model.facts.inputs == 1)) else "RGB"
-    if model is not None and model.facts.size:
-        size = model.facts.size[-1]
-    if existing(pool).is_dir():
-        rows: list[tuple[Path, None]] = [(path, None) for path in images_in(pool)]
-        if not rows:
-            raise UserError(f"no images under '{pool}'; add some, or give another --pool")
-        if skip_unreadable:
-            rows = readable(rows, mode)
-        paths = [path for path, _ in rows]
-        source: Source = Files(paths, size=size, mode=mode, names=relative_names(paths, pool))
-        if not skip_unreadable:
-            _refuse_unreadable(paths, mode)
-        return Pool(source, tuple(path.parent.name for path in paths) if labelled else ())
-    parts = formats.read(pool, size=size, mode=mode, skip_unreadable=skip_unreadable, memory=False)
-    stream = next((parts[key] for key in ("unlabelled", "all", "train") if key in parts), None)
-    if stream is None:
-        raise UserError(f"'{pool}' has none of unlabelled, all or train; it has {', '.join(parts)}")
-    if labelled and stream.labels is None:
-        raise UserError(f"'{pool}' has no labels to doubt; leave out --why suspicious")
-    labels = () if stream.labels is None or not labelled else tuple(stream.classes[k] for k in stream.labels.tolist())
-    return Pool(stream.samples, labels)
+def read_pool(pool: Path, model: Model | None = None, *, labelled: bool = False, skip_unreadable: bool = False) -> Pool:
+    """What lies there, its pictures cut and its columns named as the model's data were."""
+    how: dict[str, Any] = {}
+    if model is not None:
+        data, facts = model.run.recipe.data, model.facts
+        how = {
+            "mode": model.inputs.mode, "frame": facts.frame or "crop",
+            "columns": Columns(data.label_column, data.text_column, facts.columns),
+        } | ({"size": facts.size[-1]} if facts.size else {})  # fmt: skip
+    found = read(pool, labelled=labelled, skip_unreadable=skip_unreadable, **how)
+    if isinstance(found.source, Files) and not skip_unreadable:
+        _refuse_unreadable(found.source.paths, found.source.mode)
+    return found
 
 
-def _refuse_unreadable(paths: Sequence[Path], mode: str) -> None:
+def _refuse_unreadable(paths: Sequence[str], mode: str) -> None:
     bad = []
     for path in paths:
         try:
             load_image(path, mode)
         except UserError:
-            bad.append(path.name)
+            bad.append(Path(path).name)
     if bad:
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         raise UserError(
-            f"{len(bad)} files of the pool cannot be read: {', '.join(bad[:3])}{more}; remove them, or add "
-            "--skip-unreadable"
+            f"{len(bad)} files of the pool cannot be read: {few(bad)}; remove them, or add --skip-unreadable"
         )
 
 

@@ -62,7 +62,7 @@ class Detect(Task):
             "map50_11": float(average_precision(found, truths, K, rule="11-point").nanmean()),
             "coco": coco["AP"], "coco75": coco["AP75"],
             "by_size": {size: _known(coco[f"AP {size}"]) for size in ("small", "medium", "large")},
-            "ap50": named, "group_ap": groups,
+            "ap50": named, "group_ap": groups, "groups": method.data.groups,
             "objects": sum(len(truth[1]) for truth in truths),
             **method.details(),
         }  # fmt: skip

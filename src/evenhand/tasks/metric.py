@@ -30,6 +30,11 @@ class Metric:
         """``mean recall (%)``; where no unit tells what is good, an arrow does: ``FID ↓``."""
         return f"{self.name} ({self.unit})" if self.unit else f"{self.name} {'↑' if self.higher_is_better else '↓'}"
 
+    @property
+    def opening(self) -> str:
+        """The name where a sentence begins; one such as mAP keeps its small letter."""
+        return self.name if self.name[1:2].isupper() else self.name[0].upper() + self.name[1:]
+
     def said(self, value: float) -> str:
         return f"{value:.{self.digits}f}{f' {self.unit}' if self.unit else ''}"
 

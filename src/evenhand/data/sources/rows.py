@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evenhand.data.sources.paths import SPLITS, natural
@@ -22,6 +22,7 @@ class Columns:
     label: str = "label"
     text: str = "text"
     features: tuple[str, ...] = field(default=())  # none named: all that are left
+    bare: bool = False  # a table may come without labels, as those to be labelled do
 
     def check(self, kind: str, path: str) -> None:
         """Refuse names of columns where there are none."""
@@ -36,6 +37,8 @@ class Columns:
     def renamed(self, given: Iterable[str], where: str) -> list[str]:
         """A header in our words: her label is ``label``, her text ``text``; others of these names step aside."""
         given = list(given)
+        if self.bare and self.label not in given:
+            return [*replace(self, label="label", bare=False).renamed(given, where), "label"]  # of which no row has one
         ours = {self.label: "label", self.text: "text"} if self.text in given else {self.label: "label"}
         for key, name in (("label", self.label), ("text", self.text)):
             if name not in (key, *given):

@@ -49,6 +49,10 @@ class Source(ABC):
         """The file that holds this sample alone, if there is one."""
         return None
 
+    def text(self, row: int) -> str:
+        """The sample itself where it is a text, else nothing."""
+        return ""
+
     @abstractmethod
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """What a digest hashes: content or names; ``dated`` adds when files were changed."""
@@ -147,6 +151,9 @@ class Picked(Source):
     def path(self, row: int) -> str | None:
         return self.inner.path(int(self.rows[row]))
 
+    def text(self, row: int) -> str:
+        return self.inner.text(int(self.rows[row]))
+
     def pick(self, rows: Tensor) -> Source:
         return Picked(self.inner, self.rows[rows])
 
@@ -205,6 +212,10 @@ class Joined(Source):
     def path(self, row: int) -> str | None:
         part, inside = self._at(row)
         return part.path(inside)
+
+    def text(self, row: int) -> str:
+        part, inside = self._at(row)
+        return part.text(inside)
 
     def framed(self, side: int, channels: int) -> Source:
         return Joined([part.framed(side, channels) for part in self.parts])

@@ -47,6 +47,9 @@ class Texts(Source):
     def name(self, row: int) -> str:
         return str(self.names[row])
 
+    def text(self, row: int) -> str:
+        return self.texts[row]
+
     def pick(self, rows: Tensor) -> Texts:
         places, other = rows.tolist(), self.translations
         translations = None if other is None else [other[i] for i in places]

@@ -126,8 +126,8 @@ def plot_scores(
         _name_classes(axes, [names[k] for k in order])
         legend(figure, handles, list(series))
 
-    alt = f"{metric.name} of {len(order)} classes for {', '.join(series)}, most training samples first"
-    return draw(WIDTH, 3.6, alt[0].upper() + alt[1:], paint, tips)
+    alt = f"{metric.opening} of {len(order)} classes for {', '.join(series)}, most training samples first"
+    return draw(WIDTH, 3.6, alt, paint, tips)
 
 
 def plot_shares(classes: ClassData, series: Mapping[str, Seeds], colours: Mapping[str, str] | None = None) -> str:

@@ -1,0 +1,145 @@
+"""Where picks come from, a run's own samples or a pool on disk, and that a person can look at every one of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from evenhand import cli
+from evenhand.data.labels import Answer, write_answers
+from evenhand.data.picks import read_facts
+from evenhand.errors import UserError
+from evenhand.label.picks import read_picks, shown
+from evenhand.label.serving import closing
+from evenhand.run.opening import open_run
+from evenhand.run.recipe import validate
+from evenhand.run.selecting import select
+from evenhand.run.training import train
+
+NET = {"name": "classifier", "batch": 8, "net": {"name": "small-cnn", "width": 4}}
+ADAPT = {"name": "vaada", "batch": 8, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "hidden": 8}
+
+
+def trained(folder: Path, data: dict[str, Any], method: dict[str, Any] | None = None) -> Path:
+    run = {"folder": str(folder), "steps": 2, "progress": False, "threads": 1}
+    given = {"method": method or NET, "data": {"augment": [], **data}, "run": run}
+    return train(validate(given, "tiny"))
+
+
+def pictures(place: Path, count: int, seed: int = 0) -> np.ndarray:
+    """Noise, so that no two are copies; returns them (N, H, W, 3)."""
+    place.mkdir(parents=True, exist_ok=True)
+    images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3), np.uint8)
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(place / f"{number}.png")
+    return images
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train/<class>/*, test/<class>/*, unlabelled/* and a run on them."""
+    root = tmp_path_factory.mktemp("own")
+    for seed, place in enumerate(("train/ant", "train/bee", "test/ant", "test/bee", "unlabelled")):
+        pictures(root / "photos" / place, 6, seed)
+    trained(root / "run", {"set": str(root / "photos")})
+    return root
+
+
+def test_every_pick_can_be_looked_at(photos: Path, tmp_path: Path) -> None:
+    """Own files, files that a table names, and arrays, which have no file of their own."""
+    more = pictures(tmp_path / "elsewhere" / "deep", 5, seed=9)
+    (tmp_path / "tables").mkdir()
+    table, arrays = tmp_path / "tables" / "pool.csv", tmp_path / "pool.npz"
+    table.write_text("path\n" + "".join(f"../elsewhere/deep/{n}.png\n" for n in range(5)))  # no labels: a pool has none
+    np.savez(arrays, x_unlabelled=more)
+    for number, pool in enumerate((None, table, arrays)):
+        out = tmp_path / f"picks{number}.csv"
+        select(photos / "run", pool, 3, out, by="entropy")
+        found = read_picks(out)
+        assert found.gone == found.outside == []
+        assert all(shown(row, found.pool).startswith(b"\x89PNG") for row in found.rows)
+        assert all("unlabelled" in row.name for row in found.rows) or pool is not None
+    first = found.rows[0]
+    assert first.file == tmp_path / "picks2-images" / "1.png"
+    with Image.open(first.file) as image:
+        assert (np.asarray(image) == more[int(first.name.rpartition("/")[2])]).all()
+
+
+def test_arrays_of_a_built_in_set_can_be_looked_at(tmp_path: Path) -> None:
+    data = {"set": "shapes", "target": "shapes-negative", "n_max": 4, "target_max": 20}
+    run = trained(tmp_path / "run", data, ADAPT)
+    select(run, None, 2, tmp_path / "picks.csv", by="entropy")
+    found = read_picks(tmp_path / "picks.csv")
+    assert all(shown(row, found.pool) for row in found.rows)
+
+
+def test_what_a_page_cannot_show_is_said_in_one_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pool.npz", x_unlabelled=np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32))
+    select(None, tmp_path / "pool.npz", 2, tmp_path / "picks.csv")
+    with pytest.raises(UserError, match=r"picks vectors, which no page can show: .* evenhand labels export"):
+        read_picks(tmp_path / "picks.csv")
+
+
+def test_what_is_tested_on_is_not_offered(photos: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """A target without a test of its own is tested on whole (Office-Home's protocol)."""
+    for seed, place in enumerate(("a/ant", "a/bee", "b/ant", "b/bee")):
+        pictures(tmp_path / "domains" / place, 8, seed)
+    data = {"set": str(tmp_path / "domains"), "source": ["a"], "target": "b", "val_share": 0.0}
+    with pytest.raises(UserError, match=r"16 samples of the run's target are its test, too: .*target_test_share"):
+        select(trained(tmp_path / "run", data, ADAPT), None, 2, tmp_path / "picks.csv", by="entropy")
+    held = trained(tmp_path / "held", {**data, "target_test_share": 0.5}, ADAPT)
+    rows = select(held, None, 8, tmp_path / "picks.csv", by="entropy")
+    assert len({row.name for row in rows}) == 8
+    assert read_facts(tmp_path / "picks.csv")["part"] == "target"
+    words = [
+        "evenhand",
+        "select",
+        str(photos / "run"),
+        "--budget",
+        "2",
+        "--by",
+        "margin",
+        "-o",
+        str(tmp_path / "p.csv"),
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert "p.csv: 2 of the 6 samples of the run's unlabelled, first " in capsys.readouterr().out
+
+
+def test_tables_have_the_columns_that_the_run_was_told(tmp_path: Path) -> None:
+    texts = "".join(f"{i},{'good' if i % 2 else 'bad'} film number {i},{'yes' if i % 2 else 'no'}\n" for i in range(12))
+    (tmp_path / "train.csv").write_text("text,review,liked\n" + texts)
+    data = {"set": str(tmp_path / "train.csv"), "text_column": "review", "label_column": "liked"}
+    given: dict[str, Any] = {
+        "method": {"name": "classifier", "batch": 8, "net": {"name": "text-mean", "width": 4}}, "data": data,
+        "run": {"folder": str(tmp_path / "run"), "steps": 2, "progress": False, "threads": 1},
+    }  # fmt: skip
+    run = train(validate(given, "texts"))
+    (tmp_path / "pool.csv").write_text("text,review\n7,a long film\n8,a short film\n9,no film\n")
+    rows = select(run, tmp_path / "pool.csv", 2, tmp_path / "picks.csv", by="entropy")
+    assert {row.text for row in rows} < {"a long film", "a short film", "no film"}
+
+
+def test_labels_of_a_pool_train_as_the_page_says(photos: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Its closing line, typed as it stands."""
+    pictures(tmp_path / "new", 5, seed=11)
+    rows = select(photos / "run", tmp_path / "new", 3, tmp_path / "picks.csv", by="entropy")
+    labels = tmp_path / "labels.csv"
+    write_answers(labels, [Answer(row.name, "bee") for row in rows])
+    told = closing(tmp_path / "picks.csv", labels).partition("train with them: ")[2]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(told), "--set", "run.threads=1"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    counts = {name: open_run(photos / name).model.facts.counts for name in ("run", "run-labelled")}
+    assert counts == {"run": [6, 6], "run-labelled": [6, 9]}
+    select(photos / "run-labelled", None, 1, tmp_path / "next.csv", by="entropy", labels=labels)  # which it has learnt
