@@ -19,15 +19,7 @@ from evenhand.run.choosing import choose, is_data, seconds_of
 from evenhand.run.findings import Copies, Findings, find
 from evenhand.run.looking import facts, problems, tell
 from evenhand.run.recipe import load_recipe
-from helpers import truncate
-
-
-def scene(path: Path, seed: int, size: tuple[int, int] = (48, 48), tint: int = 0) -> Path:
-    coarse = np.random.default_rng(seed).integers(0, 200 - tint, (8, 8, 3), dtype=np.uint8)
-    coarse[..., 0] += tint
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(path)
-    return path
+from helpers import scene, truncate
 
 
 @pytest.fixture

@@ -8,12 +8,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from evenhand import parallel
+from evenhand.data.reading import columns_of
 from evenhand.data.sets.catalogue import obtain_weights
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
@@ -85,7 +88,8 @@ def choose(
             f"{own['run.folder']} already holds a run: continue it with evenhand train {own['run.folder']} --resume, "
             "or set another run.folder"
         )
-    findings = find(path, root=own.get("data.root"))
+    asked = load_recipe("folder", [text for text in overrides if text.startswith("data.")]).data
+    findings = find(path, root=asked.root, **reading_of(asked))
     for line in (*facts(findings), *problems(findings)):
         say.print(line, highlight=False, markup=False, soft_wrap=True)
     _refuse(findings)
@@ -101,6 +105,12 @@ def choose(
     choice.values |= own
     recipe = _sized(choice, findings, budget, own)
     return recipe.changed({"about": f"{recipe.about} (chosen for {path}: {advice.reason})"[:400]})
+
+
+def reading_of(asked: DataSettings) -> dict[str, Any]:
+    """What ``formats.read`` is told, so that data are looked at as they will be trained on."""
+    shared = asked.classes if asked.classes == "intersection" else None
+    return {"columns": columns_of(asked), "skip_unreadable": asked.skip_unreadable, "classes": shared}
 
 
 def _refuse(findings: Findings) -> None:
@@ -168,12 +178,12 @@ def _sized(choice: Choice, findings: Findings, budget: float | None, own: dict[s
 
 
 def _frozen(choice: Choice, findings: Findings, budget: float | None, own: dict[str, str]) -> Recipe:
-    streams = formats.read(findings.path, memory=False, size=224)
+    recipe = choice.load()
+    streams = formats.read(findings.path, memory=False, size=224, **reading_of(recipe.data))
     total = sum(map(len, streams.values()))
     some = next(iter(streams.values()))
     sides = (int(own["data.embed_size"]),) if "data.embed_size" in own else SIDES
-    epochs = choice.load().run.epochs
-    head = HEAD * epochs * sum(findings.train.values()) / choice.load().method.batch
+    head = HEAD * recipe.run.epochs * sum(findings.train.values()) / recipe.method.batch
     for side in sides:
         each = seconds_to_embed(some, side)
         seconds = each * total + head
