@@ -128,7 +128,11 @@ def test_texts_and_arrays(tmp_path: Path) -> None:
     assert found.counts == {"all": {"bad": 2, "good": 6}}
     assert found.words == (12, 12)
     assert [(c.near, c.across, len(c.names)) for c in found.copies] == [(False, "", 2)]
-    assert advise(found)[0].recipe == "texts"
+    assert (advise(found)[0].recipe, advise(found)[0].set[1:]) == ("texts", ("method.loss=la",))
+    (tmp_path / "even.csv").write_text("text,label\n" + "a,x\nb,x\nc,y\nd,y\n" + "e e,\n" * 40)
+    even = advise(find(tmp_path / "even.csv"))[0]
+    assert even.set[1:] == ()
+    assert "the 40 unlabelled texts are not used" in even.reason
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8), y=[0, 1] * 10)
     assert find(tmp_path / "a.npz").kind == "images"
     np.savez(tmp_path / "v.npz", x=np.random.default_rng(0).normal(size=(20, 4)), y=[0, 1] * 10)
@@ -143,6 +147,10 @@ def test_advice_follows_counts_and_every_rule_can_be_reached() -> None:
     assert "method.loss=la" in advise(uneven)[0].command
     assert advise(replace(base, counts={"all": {"a": 9000, "b": 1000}}))[0].name == "uneven, large"
     assert advise(replace(base, unlabelled={"unlabelled": 400}))[0].name == "few labels"
+    assert advise(replace(base, unlabelled={"unlabelled": 400}))[0].set == ("data.set=p",)  # 40 labels a class are left
+    scarce = replace(base, counts={"all": {"a": 50, "b": 30}}, unlabelled={"unlabelled": 400})
+    assert "data.val_share=0.2" in advise(scarce)[0].set
+    assert advise(replace(scarce, counts={**scarce.counts, "val": {"a": 1, "b": 1}}))[0].set == ("data.set=p",)
     assert advise(replace(base, refused="no")) == []
     for rule in rules():
         load_recipe(rule["recipe"])
