@@ -324,6 +324,46 @@ def test_one_class_only_is_one_line(tmp_path: Path) -> None:
     assert advise(found) == []  # what train would refuse is not advised
 
 
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"ant": 1, "bee": 1}, "every class has fewer than 2 different samples"),
+        ({"train/ant": 4, "train/bee": 4, "test/bee": 1, "test/cow": 2}, "no training samples of class cow"),
+    ],
+)
+def test_look_stops_where_training_does(
+    tmp_path: Path, counts: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k, (folder, count) in enumerate(counts.items()):
+        for i in range(count):
+            scene(tmp_path / folder / f"{i}.png", 10 * k + i)
+    found = find(tmp_path)
+    assert found.spoils
+    assert advise(found) == []
+    assert any(line.startswith(f"error: {said}") for line in problems(found))
+    with pytest.raises(UserError, match=said):
+        choose(str(tmp_path))
+    assert said not in capsys.readouterr().out  # an error is told once
+
+
+def test_copies_of_one_picture_cannot_be_parted(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        for i in range(3):
+            scene(tmp_path / name / f"{i}.png", len(name) + ord(name[0]))
+    assert find(tmp_path).lacks.startswith("every class has fewer than 2 different samples")
+
+
+def test_copies_among_unlabelled_samples_do_not_flatter_a_test(tmp_path: Path) -> None:
+    for name, seeds in (("train/ant", (1, 2)), ("train/bee", (3, 4)), ("test/ant", (1,)), ("unlabelled", (2, 7, 8))):
+        for seed in seeds:
+            scene(tmp_path / name / f"{seed}.png", seed)
+    told = {c.across: {Path(name).name for name in c.names} for c in find(tmp_path).copies}
+    assert told == {"splits": {"1.png"}, "unlabelled": {"2.png"}}
+    flatter, harmless = problems(replace(find(tmp_path), shift={}))
+    assert (flatter.split(":")[0], "flatters" in flatter) == ("warning", True)
+    assert (harmless.split(":")[0], "flatters" in harmless) == ("info", False)
+
+
 def test_no_labelled_image_is_one_line(tmp_path: Path) -> None:
     for i in range(3):
         scene(tmp_path / "unlabelled" / f"{i}.png", i)

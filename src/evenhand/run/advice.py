@@ -32,11 +32,11 @@ class Advice:
 
 
 def advise(findings: Findings, *, sources: Sequence[str] = (), target: str = "") -> list[Advice]:
-    """The rules that fit, best first; of several with the same recipe and settings the first. One class fits none.
+    """The rules that fit, best first; of several with the same settings the first. Too few classes fit none.
 
     ``sources`` and ``target`` are domains that somebody has named.
     """
-    if findings.alone:
+    if findings.lacks:
         return []
     said: dict[tuple[str, tuple[str, ...]], Advice] = {}
     for rule in rules():

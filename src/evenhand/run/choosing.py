@@ -24,7 +24,7 @@ from evenhand.nets import build_net
 from evenhand.run.advice import Advice, advise
 from evenhand.run.check import clock, time_steps
 from evenhand.run.findings import Findings, find
-from evenhand.run.looking import facts, problems
+from evenhand.run.looking import SHOWN, facts, problems
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, recipe_names
 from evenhand.run.tables import parse_override
@@ -37,6 +37,7 @@ CALIBRATE = 20  # images of the smallest class from which some can be spared for
 HEAD = 0.002  # seconds a step of a small head on features takes, about
 SMALL = 32  # pixels, of which a network for photographs, that halves an image five times, leaves one
 PASSES, FEWEST = 64, 500  # CSST saw its samples that often on Fashion-MNIST (csst-fashion); steps at least
+ERROR = "error: "
 VALIDATION = ("data.val_per_class", "data.val_share")  # only one of them may be set
 
 
@@ -100,9 +101,10 @@ def choose(
         )
     asked = load_recipe("folder", [text for text in overrides if text.startswith("data.")]).data
     findings = find(path, root=asked.root, **reading_of(asked))
-    for line in (*facts(findings), *problems(findings)):
+    found = list(problems(findings))
+    for line in (*facts(findings), *(line for line in found if not line.startswith(ERROR))):
         say.print(line, highlight=False, markup=False, soft_wrap=True)
-    _refuse(findings)
+    _refuse(findings, [line.removeprefix(ERROR) for line in found if line.startswith(ERROR)])
     advice = advise(findings, sources=asked.source, target=asked.target)[0]
     values = dict(text.split("=", 1) for text in advice.set) | {"run.seed": str(seed)}
     choice = Choice(advice.recipe, values, own, say)
@@ -137,24 +139,15 @@ def reading_of(asked: DataSettings) -> dict[str, Any]:
     return {"columns": columns_of(asked), "skip_unreadable": asked.skip_unreadable, "classes": shared}
 
 
-def _refuse(findings: Findings) -> None:
-    if findings.refused:
-        raise UserError(findings.refused)
-    if findings.unreadable:
-        some = next(iter(findings.unreadable.values()))
-        raise UserError(f"{len(findings.unreadable)} files cannot be read, such as: {some}")
-    if findings.empty:
-        raise UserError(f"class folder '{findings.empty[0]}' is empty; add images or remove it")
-    if findings.objects is not None:
-        if findings.spoils:
-            raise UserError(next(problems(findings)).removeprefix("error: "))
+def _refuse(findings: Findings, errors: Sequence[str]) -> None:
+    """What ``look`` calls an error stops training; the first is told, and where the others are."""
+    if not errors:
         return
-    if findings.alone:
-        raise UserError(
-            f"'{findings.path}' has a single class, '{findings.alone}': put the images of each class in a folder"
-        )
-    if not any(findings.train.values()):
-        raise UserError(f"'{findings.path}' has no labelled images: put the images of each class in a folder")
+    if count := len(findings.unreadable):
+        errors = [f"{count} files cannot be read, such as: {errors[0]}", *errors[min(count, SHOWN) :]]
+    where = f"{findings.path}: " * (findings.path not in errors[0])
+    more = f" ({len(errors) - 1} more: evenhand look {findings.path})" * (len(errors) > 1)
+    raise UserError(f"{where}{errors[0]}{more}")
 
 
 def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
