@@ -46,7 +46,8 @@ def test_self_training_is_sized_for_the_data(capsys: pytest.CaptureFixture[str])
     assert (recipe.data.val_per_class, recipe.data.val_share) == (0, 0.2)
     assert "for 70% of the samples have no label" in capsys.readouterr().out
     assert choose("mine", ["data.val_per_class=1"]).data.val_per_class == 1
-    assert choose("mine", ["run.steps=7", "method.net.name=resnet20"]).method.net.name == "resnet20"
+    other = choose("mine", ["run.steps=7", "method.net.name=resnet20"])
+    assert (other.method.net.name, other.run.steps, other.data.size) == ("resnet20", 7, 32)
 
 
 def test_few_missing_labels_are_no_reason_for_self_training(capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,16 +197,17 @@ def _sized(choice: Choice, findings: Findings, budget: float | None) -> Recipe:
 
 def _sides(choice: Choice, findings: Findings) -> Sequence[int]:
     """Sides to try, the largest first; enlarged images are only of use to a network that has learnt from large ones."""
-    net = choice.load().method.net
+    net = getattr(choice.load().method, "net", None)  # a method that the user names may have none, or others
+    name, scratch = getattr(net, "name", ""), not getattr(net, "weights", None)
     sides: Sequence[int] = SIDES if torch.cuda.is_available() else SIDES[1:]
     if "data.size" in choice.own:
         sides = (int(choice.own["data.size"]),)
-    elif findings.pictures is not None and not net.weights:
+    elif findings.pictures is not None and scratch:
         stored = min(findings.pictures.median)
         sides = tuple(dict.fromkeys(min(side, stored) for side in sides))
-    if max(sides) <= SMALL and not net.weights and "method.net.name" not in choice.own:
+    if max(sides) <= SMALL and scratch and name == "resnet18" and "method.net.name" not in choice.own:
         choice.values |= {"method.net.name": "small-cnn", "data.normalise": "data"}
-        choice.tell(f"the network is small-cnn, made for images this small ({max(sides)} pixels), not {net.name}")
+        choice.tell(f"the network is small-cnn, made for images this small ({max(sides)} pixels), not {name}")
     return sides
 
 
