@@ -329,6 +329,7 @@ def test_what_a_recipe_aims_at_is_in_the_summary(tmp_path: Path, method: str, ru
     assert set(summary_of([group(folder)]).columns) - set(plain) == columns
 
 
+SCARCE = [[3, 0, 0, 0], [0, 20, 0, 0], [0, 0, 5, 0], [0, 0, 0, 4]]
 GUESSED = [[0, 20, 0, 0]] * 4
 BALANCED = [[18, 1, 1, 0], [1, 18, 1, 0], [1, 0, 18, 1], [0, 1, 1, 18]]
 BEHIND = [[4, 10, 6, 0], [0, 19, 1, 0], [0, 2, 18, 0], [0, 9, 7, 4]]
@@ -349,7 +350,8 @@ BEHIND = [[4, 10, 6, 0], [0, 19, 1, 0], [0, 2, 18, 0], [0, 9, 7, 4]]
         (BALANCED, "", {"ece": 0.2, "split": "val"}, "was trained once"),  # validation is there
         (BALANCED, "", {"ece": 0.2, "temperature": {"value": 1.5, "ece": 0.02}}, "by 1.50, fitted on validation"),
         ([[90, 10, 0, 0], [9, 91, 0, 0], [0, 1, 99, 0], [0, 0, 0, 100]], "", {}, "95 % of its mistakes are between"),
-        ([[3, 0, 0, 0], [0, 20, 0, 0], [0, 0, 5, 0], [0, 0, 0, 4]], "", {}, "(lynx 3, eel 4, dog 5): collect more"),
+        (SCARCE, "", {}, "(lynx 3, eel 4, dog 5): collect more"),
+        (SCARCE, "", {"ece": 0.2}, "(lynx 3, eel 4, dog 5): collect more"),  # so few say nothing of confidences
         (BALANCED, "", {}, "was trained once: repeat it with --seed"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from evenhand.report.scores import FEW, class_scores, counts_of
 
 GUESSING = 1.5  # times the mean recall of chance
 APART = 10.0  # points of recall between head and tail
-UNSURE = 10.0  # points of calibration error
+UNSURE, JUDGED = 10.0, 50  # points of calibration error; samples below which so many are mostly chance
 PAIRED = 0.25  # of all errors between two classes
 MISSED = 0.05  # recall of a generator below which its FID says little
 ALIKE, RARE = 0.5, 0.1  # patterns of a class over real ones; its share over an even one
@@ -93,7 +93,9 @@ def _remedy(group: RunGroup) -> str:
 
 def _unsure(group: RunGroup) -> str:
     before, after = _mean(group, "ece"), _mean(group, "ece_scaled")
-    if before is None or before < UNSURE or group.measure.get("split") == "val":  # a temperature is fitted there
+    if before is None or before < UNSURE or group.measure.get("samples", JUDGED) < JUDGED:
+        return ""
+    if group.measure.get("split") == "val":  # where a temperature is fitted
         return ""
     fact = f"{group.name}: its confidences are off by {before:.1f} points (ECE)"
     if after is None:
