@@ -51,6 +51,15 @@ def save_picture(path: Path, width: int = 40, height: int = 40, seed: int = 0) -
     return path
 
 
+def scene(path: Path, seed: int, size: tuple[int, int] = (48, 48), tint: int = 0) -> Path:
+    """A picture of its own, unlike that of any other seed."""
+    coarse = np.random.default_rng(seed).integers(0, 200 - tint, (8, 8, 3), dtype=np.uint8)
+    coarse[..., 0] += tint
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(path)
+    return path
+
+
 def truncate(path: Path) -> Path:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])

@@ -329,6 +329,8 @@ def test_what_a_recipe_aims_at_is_in_the_summary(tmp_path: Path, method: str, ru
     assert set(summary_of([group(folder)]).columns) - set(plain) == columns
 
 
+SCARCE = [[3, 0, 0, 0], [0, 20, 0, 0], [0, 0, 5, 0], [0, 0, 0, 4]]
+GUESSED = [[0, 20, 0, 0]] * 4
 BALANCED = [[18, 1, 1, 0], [1, 18, 1, 0], [1, 0, 18, 1], [0, 1, 1, 18]]
 BEHIND = [[4, 10, 6, 0], [0, 19, 1, 0], [0, 2, 18, 0], [0, 9, 7, 4]]
 
@@ -336,15 +338,20 @@ BEHIND = [[4, 10, 6, 0], [0, 19, 1, 0], [0, 2, 18, 0], [0, 9, 7, 4]]
 @pytest.mark.parametrize(
     ("matrix", "method", "changes", "said"),
     [
-        ([[0, 20, 0, 0], [0, 20, 0, 0], [0, 20, 0, 0], [0, 20, 0, 0]], "", {}, "hardly does better than guessing"),
+        (GUESSED, "", {}, "chance alone 25.0 %): train longer, or start from pretrained weights."),
+        (GUESSED, 'net.weights = "resnet18"', {}, "train longer."),
+        (GUESSED, '[data]\nembed = "mobilenet_v2"', {}, "train longer, or tune the whole network"),
         (BEHIND, "", {}, '75 points below the head’s (20.0 %): try logit adjustment (method.loss = "la") or balanced'),
-        (BEHIND, 'loss = "la"', {}, 'try balanced sampling (method.sampling = "class-balanced").'),
-        (BEHIND, 'weighting = "drw"', {}, 'try logit adjustment (method.loss = "la").'),
+        (BEHIND, 'loss = "la"', {}, "the loss favours rare classes already; collect samples of the rarest classes."),
+        (BEHIND, 'loss = "ldam"', {}, 'try deferred weights with it (method.weighting = "drw").'),
+        (BEHIND, 'weighting = "drw"', {}, 'try logit adjustment in place of balancing (method.loss = "la"'),
         (BEHIND, 'loss = "la"\nsampling = "class-balanced"', {}, "collect samples of the rarest classes"),
         (BALANCED, "", {"ece": 0.2}, "off by 20.0 points (ECE): hold out validation"),
+        (BALANCED, "", {"ece": 0.2, "split": "val"}, "was trained once"),  # validation is there
         (BALANCED, "", {"ece": 0.2, "temperature": {"value": 1.5, "ece": 0.02}}, "by 1.50, fitted on validation"),
         ([[90, 10, 0, 0], [9, 91, 0, 0], [0, 1, 99, 0], [0, 0, 0, 100]], "", {}, "95 % of its mistakes are between"),
-        ([[3, 0, 0, 0], [0, 20, 0, 0], [0, 0, 5, 0], [0, 0, 0, 4]], "", {}, "(lynx 3, eel 4, dog 5): collect more"),
+        (SCARCE, "", {}, "(lynx 3, eel 4, dog 5): collect more"),
+        (SCARCE, "", {"ece": 0.2}, "(lynx 3, eel 4, dog 5): collect more"),  # so few say nothing of confidences
         (BALANCED, "", {}, "was trained once: repeat it with --seed"),
     ],
 )  # fmt: skip

@@ -19,6 +19,7 @@ from evenhand.data.stream import Memory, Stream, Streams
 from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.measure.shift import SCORES, adaptation_troubles
+from evenhand.methods import method_class
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.run import checkpoint
 from evenhand.run.loop import fit
@@ -268,6 +269,20 @@ def test_troubles(change: dict[str, float], kinds: list[str]) -> None:
     assert list(found) == kinds
     assert all("method." in said and "\n" not in said for said in found.values())
     assert adaptation_troubles({}) == {}
+
+
+@pytest.mark.parametrize("name", ["vaada", "mme", "domain-adversarial"])
+def test_remedies_are_keys_of_the_method(name: str) -> None:
+    """In training as in a report, which knows the table as it was written, without what is left at None."""
+    table = method_class(name).table
+    bad = {**HEALTHY, "effective_classes": 1.3}
+    states = [{**bad, "domain_accuracy": 0.98}, {**bad, "domain_accuracy": 0.5, "domain_loss": math.log(2)}]
+    for keys in (table.model_fields, table().model_dump(exclude_none=True)):
+        for state in states:
+            said = " ".join(CLASSIFY.troubles({"target": state}, keys).values())
+            named = {word.strip(",").split(".")[1] for word in said.split() if word.startswith("method.")}
+            assert named
+            assert named <= table.model_fields.keys()
 
 
 def test_warnings_come_late_and_once(streams: Streams, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,15 +19,7 @@ from evenhand.run.choosing import choose, is_data, seconds_of
 from evenhand.run.findings import Copies, Findings, find
 from evenhand.run.looking import facts, problems, tell
 from evenhand.run.recipe import load_recipe
-from helpers import truncate
-
-
-def scene(path: Path, seed: int, size: tuple[int, int] = (48, 48), tint: int = 0) -> Path:
-    coarse = np.random.default_rng(seed).integers(0, 200 - tint, (8, 8, 3), dtype=np.uint8)
-    coarse[..., 0] += tint
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(path)
-    return path
+from helpers import scene, truncate
 
 
 @pytest.fixture
@@ -136,7 +128,11 @@ def test_texts_and_arrays(tmp_path: Path) -> None:
     assert found.counts == {"all": {"bad": 2, "good": 6}}
     assert found.words == (12, 12)
     assert [(c.near, c.across, len(c.names)) for c in found.copies] == [(False, "", 2)]
-    assert advise(found)[0].recipe == "texts"
+    assert (advise(found)[0].recipe, advise(found)[0].set[1:]) == ("texts", ("method.loss=la",))
+    (tmp_path / "even.csv").write_text("text,label\n" + "a,x\nb,x\nc,y\nd,y\n" + "e e,\n" * 40)
+    even = advise(find(tmp_path / "even.csv"))[0]
+    assert even.set[1:] == ()
+    assert "the 40 unlabelled texts are not used" in even.reason
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8), y=[0, 1] * 10)
     assert find(tmp_path / "a.npz").kind == "images"
     np.savez(tmp_path / "v.npz", x=np.random.default_rng(0).normal(size=(20, 4)), y=[0, 1] * 10)
@@ -151,6 +147,10 @@ def test_advice_follows_counts_and_every_rule_can_be_reached() -> None:
     assert "method.loss=la" in advise(uneven)[0].command
     assert advise(replace(base, counts={"all": {"a": 9000, "b": 1000}}))[0].name == "uneven, large"
     assert advise(replace(base, unlabelled={"unlabelled": 400}))[0].name == "few labels"
+    assert advise(replace(base, unlabelled={"unlabelled": 400}))[0].set == ("data.set=p",)  # 40 labels a class are left
+    scarce = replace(base, counts={"all": {"a": 50, "b": 30}}, unlabelled={"unlabelled": 400})
+    assert "data.val_share=0.2" in advise(scarce)[0].set
+    assert advise(replace(scarce, counts={**scarce.counts, "val": {"a": 1, "b": 1}}))[0].set == ("data.set=p",)
     assert advise(replace(base, refused="no")) == []
     for rule in rules():
         load_recipe(rule["recipe"])
@@ -332,6 +332,46 @@ def test_one_class_only_is_one_line(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert "error: a single class, 'ant': put the images of each class in a folder" in list(problems(found))
     assert advise(found) == []  # what train would refuse is not advised
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"ant": 1, "bee": 1}, "every class has fewer than 2 different samples"),
+        ({"train/ant": 4, "train/bee": 4, "test/bee": 1, "test/cow": 2}, "no training samples of class cow"),
+    ],
+)
+def test_look_stops_where_training_does(
+    tmp_path: Path, counts: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k, (folder, count) in enumerate(counts.items()):
+        for i in range(count):
+            scene(tmp_path / folder / f"{i}.png", 10 * k + i)
+    found = find(tmp_path)
+    assert found.spoils
+    assert advise(found) == []
+    assert any(line.startswith(f"error: {said}") for line in problems(found))
+    with pytest.raises(UserError, match=said):
+        choose(str(tmp_path))
+    assert said not in capsys.readouterr().out  # an error is told once
+
+
+def test_copies_of_one_picture_cannot_be_parted(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        for i in range(3):
+            scene(tmp_path / name / f"{i}.png", len(name) + ord(name[0]))
+    assert find(tmp_path).lacks.startswith("every class has fewer than 2 different samples")
+
+
+def test_copies_among_unlabelled_samples_do_not_flatter_a_test(tmp_path: Path) -> None:
+    for name, seeds in (("train/ant", (1, 2)), ("train/bee", (3, 4)), ("test/ant", (1,)), ("unlabelled", (2, 7, 8))):
+        for seed in seeds:
+            scene(tmp_path / name / f"{seed}.png", seed)
+    told = {c.across: {Path(name).name for name in c.names} for c in find(tmp_path).copies}
+    assert told == {"splits": {"1.png"}, "unlabelled": {"2.png"}}
+    flatter, harmless = problems(replace(find(tmp_path), shift={}))
+    assert (flatter.split(":")[0], "flatters" in flatter) == ("warning", True)
+    assert (harmless.split(":")[0], "flatters" in harmless) == ("info", False)
 
 
 def test_no_labelled_image_is_one_line(tmp_path: Path) -> None:

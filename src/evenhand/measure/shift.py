@@ -13,7 +13,7 @@ checkpoints and settings, it does not estimate accuracy. What each can be fooled
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -99,8 +99,25 @@ def effective_classes(logits: Tensor) -> float:
     return math.exp(float(_entropy(_shares(logits))))
 
 
-def adaptation_troubles(row: Mapping[str, float]) -> dict[str, str]:
-    """What is wrong late in training, by kind, each with a remedy; ``row`` is what an evaluation logs of the target.
+REMEDIES = {  # of each trouble, by a key that only one kind of [method] has
+    "trade_off": {
+        "wins": "raise method.trade_off or method.reversal.high, or lower method.optim_d.lr",
+        "dead": "raise method.optim_d.lr, or lower method.reversal.high",
+        "collapse": "lower method.trade_off, or method.mcc",
+    },
+    "domain_weight": {
+        "wins": "raise method.domain_weight",
+        "dead": "lower method.domain_weight",
+        "collapse": "lower method.domain_weight or method.target_weight",
+    },
+    "entropy_weight": {"collapse": "lower method.entropy_weight"},
+}
+
+
+def adaptation_troubles(row: Mapping[str, float], keys: Collection[str] = ("trade_off",)) -> dict[str, str]:
+    """What is wrong late in training, by kind; ``row`` is what an evaluation logs of the target.
+
+    ``keys`` are those of the method's table, of which remedies speak; a method without any has none.
 
     - wins: the discriminator is right on 95 % or more.
     - dead: it is right on 45 to 55 %, its loss is log 2 within 0.02 (it says the same of all), and a line fitted afresh
@@ -111,23 +128,21 @@ def adaptation_troubles(row: Mapping[str, float]) -> dict[str, str]:
     found = {}
     told, apart = row.get("domain_accuracy"), row.get("a_distance", 0.0)
     if told is not None and told >= 0.95:
-        found["wins"] = (
-            f"the discriminator wins (domain accuracy {told:.2f}, chance 0.5): the features do not mix; raise "
-            "method.trade_off or method.reversal.high, or lower method.optim_d.lr"
-        )
+        found["wins"] = f"the discriminator wins (domain accuracy {told:.2f}, chance 0.5): the features do not mix"
     at_chance = told is not None and abs(told - 0.5) <= 0.05
     if at_chance and abs(row.get("domain_loss", 0.0) - math.log(2)) <= 0.02 and apart >= 1.0:
         found["dead"] = (
             f"the discriminator is dead (domain accuracy {told:.2f}, loss log 2) though the domains differ (A-distance "
-            f"{apart:.2f} of 2): raise method.optim_d.lr, or lower method.reversal.high"
+            f"{apart:.2f} of 2)"
         )
     used, possible = row.get("effective_classes"), row.get("possible_classes", 1.0)
     if used is not None and used <= max(1.5, possible / 4) < possible:
         found["collapse"] = (
-            f"predictions on the target collapse: {row.get('largest_share', 1.0):.0%} are one class, about {used:.1f} "
-            f"of {possible:.0f} are in use; lower method.trade_off, or method.mcc, unless the target is so"
+            f"predictions on the target collapse, unless it is so: {row.get('largest_share', 1.0):.0%} are one class, "
+            f"about {used:.1f} of {possible:.0f} are in use"
         )
-    return found
+    known = next((remedies for key, remedies in REMEDIES.items() if key in keys), {})
+    return {kind: f"{said}; {known[kind]}" if kind in known else said for kind, said in found.items()}
 
 
 def principal_plane(features: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def troubles(groups: Sequence[RunGroup]) -> list[str]:
     for group in groups:
         for found in group.parts("adaptation"):
             numbers = {key: value for key, value in found.items() if finite(value)}
-            for kind, trouble in group.task.troubles({"target": numbers}).items():
+            for kind, trouble in group.task.troubles({"target": numbers}, group.records[0].method).items():
                 told.setdefault((group.name, kind), f"{group.name}: {trouble}.")
     return list(told.values())
 

@@ -13,7 +13,7 @@ from evenhand.report.scores import FEW, class_scores, counts_of
 
 GUESSING = 1.5  # times the mean recall of chance
 APART = 10.0  # points of recall between head and tail
-UNSURE = 10.0  # points of calibration error
+UNSURE, JUDGED = 10.0, 50  # points of calibration error; samples below which so many are mostly chance
 PAIRED = 0.25  # of all errors between two classes
 MISSED = 0.05  # recall of a generator below which its FID says little
 ALIKE, RARE = 0.5, 0.1  # patterns of a class over real ones; its share over an even one
@@ -42,7 +42,17 @@ def _guesses(group: RunGroup) -> str:
     if found is None or classes < 2 or found >= GUESSING * 100 / classes:
         return ""
     chance = f"mean recall {found:.1f} %, chance alone {100 / classes:.1f} %"
-    return f"{group.name} hardly does better than guessing ({chance}): train longer, or start from pretrained weights."
+    return f"{group.name} hardly does better than guessing ({chance}): train longer{_other_start(group)}."
+
+
+def _other_start(group: RunGroup) -> str:
+    """Where else a run might have started from, given where it did."""
+    record = group.records[0]
+    if (record.recipe or {}).get("data", {}).get("embed"):
+        return ", or tune the whole network (evenhand train FOLDER --fine-tune), whose features are frozen here"
+    if record.facts.get("kind") == "vectors" or record.method.get("net", {}).get("weights"):
+        return ""
+    return ", or start from pretrained weights"
 
 
 def _tail_behind(group: RunGroup) -> str:
@@ -70,18 +80,22 @@ def _remedy(group: RunGroup) -> str:
     if method.get("name", "classifier") != "classifier":
         return 'compare with a classifier of method.loss = "la", or collect samples of the rarest classes'
     balanced = method.get("sampling", "instance") != "instance" or method.get("weighting", "none") != "none"
-    adjusted = method.get("loss", "ce") in ("la", "vs", "ldam")
-    if adjusted and balanced:
-        return "the loss and the sampling are balanced already; collect samples of the rarest classes"
-    if adjusted:
-        return 'try balanced sampling (method.sampling = "class-balanced")'
-    also = "" if balanced else ' or balanced sampling (method.sampling = "class-balanced")'
-    return f'try logit adjustment (method.loss = "la"){also}'
+    loss = method.get("loss", "ce")
+    if loss == "ldam" and not balanced:
+        return 'try deferred weights with it (method.weighting = "drw")'
+    if loss in ("la", "vs", "ldam"):  # balanced sampling on top would count rare classes twice
+        return "the loss favours rare classes already; collect samples of the rarest classes"
+    if balanced:
+        instead = 'method.loss = "la", method.sampling = "instance", method.weighting = "none"'
+        return f"try logit adjustment in place of balancing ({instead})"
+    return 'try logit adjustment (method.loss = "la") or balanced sampling (method.sampling = "class-balanced")'
 
 
 def _unsure(group: RunGroup) -> str:
     before, after = _mean(group, "ece"), _mean(group, "ece_scaled")
-    if before is None or before < UNSURE:
+    if before is None or before < UNSURE or group.measure.get("samples", JUDGED) < JUDGED:
+        return ""
+    if group.measure.get("split") == "val":  # where a temperature is fitted
         return ""
     fact = f"{group.name}: its confidences are off by {before:.1f} points (ECE)"
     if after is None:

@@ -78,7 +78,8 @@ class Checkpoints:
 
     def troubles(self, step: int, measured: dict[str, Scores]) -> list[str]:
         """What goes wrong in the second half of training, each kind once."""
-        late = self.method.task.troubles(measured) if 2 * step >= self.total else {}
+        keys = getattr(getattr(self.method, "table", None), "model_fields", ())  # a method of one's own may have none
+        late = self.method.task.troubles(measured, keys) if 2 * step >= self.total else {}
         new = {kind: said for kind, said in late.items() if kind not in self.warned}
         self.warned |= new.keys()
         return list(new.values())

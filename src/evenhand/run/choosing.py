@@ -9,20 +9,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from evenhand import parallel
+from evenhand.data.reading import columns_of
 from evenhand.data.sets.catalogue import obtain_weights
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.nets import build_net
-from evenhand.run.advice import advise
+from evenhand.run.advice import Advice, advise
 from evenhand.run.check import clock, time_steps
 from evenhand.run.findings import Findings, find
-from evenhand.run.looking import facts, problems
+from evenhand.run.looking import SHOWN, facts, problems
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, recipe_names
 from evenhand.run.tables import parse_override
@@ -33,6 +36,10 @@ BACKBONE = "mobilenet_v2"
 LEAST = 3  # epochs; rather smaller images than fewer of them
 CALIBRATE = 20  # images of the smallest class from which some can be spared for it
 HEAD = 0.002  # seconds a step of a small head on features takes, about
+SMALL = 32  # pixels, of which a network for photographs, that halves an image five times, leaves one
+PASSES, FEWEST = 64, 500  # CSST saw its samples that often on Fashion-MNIST (csst-fashion); steps at least
+ERROR = "error: "
+VALIDATION = ("data.val_per_class", "data.val_share")  # only one of them may be set
 
 
 def is_data(name: str) -> bool:
@@ -53,14 +60,21 @@ def seconds_of(budget: str) -> float:
 
 @dataclass
 class Choice:
-    """A recipe in the making: its name, what is set, and what is said about it."""
+    """A recipe in the making: its name, what is set, by us and by the user, who wins, and what is said about it."""
 
     name: str
     values: dict[str, str]
+    own: dict[str, str]
     say: Console
 
-    def load(self, **more: str) -> Recipe:
-        return load_recipe(self.name, [f"{key}={value}" for key, value in {**self.values, **more}.items()])
+    @property
+    def splits(self) -> bool:
+        """Whether the user says what is held out as validation."""
+        return any(key in self.own for key in VALIDATION)
+
+    def load(self) -> Recipe:
+        ours = self.values | (dict.fromkeys(VALIDATION, "0") if self.splits else {})
+        return load_recipe(self.name, [f"{key}={value}" for key, value in {**ours, **self.own}.items()])
 
     def tell(self, line: str) -> None:
         self.say.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -78,7 +92,7 @@ def choose(
     say = Console()
     for text in overrides:
         parse_override(text)  # says what is wrong with it
-    own = dict(text.split("=", 1) for text in overrides)
+    own = {key.strip(): value for key, value in (text.split("=", 1) for text in overrides)}
     kind = "fine-tune" if fine_tune else "first"
     place = Path(path).resolve()
     stem = f"{place.stem}-{place.suffix[1:]}" if place.is_file() else place.name  # a table may have a namesake
@@ -88,42 +102,55 @@ def choose(
             f"{own['run.folder']} already holds a run: continue it with "
             f"{shlex.join(['evenhand', 'train', own['run.folder'], '--resume'])}, or set another run.folder"
         )
-    findings = find(path, root=own.get("data.root"))
-    for line in (*facts(findings), *problems(findings)):
+    asked = load_recipe("folder", [text for text in overrides if text.startswith("data.")]).data
+    findings = find(path, root=asked.root, **reading_of(asked))
+    found = list(problems(findings))
+    for line in (*facts(findings), *(line for line in found if not line.startswith(ERROR))):
         say.print(line, highlight=False, markup=False, soft_wrap=True)
-    _refuse(findings)
-    advice = advise(findings)[0]
+    _refuse(findings, [line.removeprefix(ERROR) for line in found if line.startswith(ERROR)])
+    advice = advise(findings, sources=asked.source, target=asked.target)[0]
     values = dict(text.split("=", 1) for text in advice.set) | {"run.seed": str(seed)}
-    choice = Choice(advice.recipe, values, say)
-    choice.tell(f"\nrecipe: {advice.recipe}, for {advice.reason}")
-    choice.tell(f"measured: {advice.evidence}")
+    choice = Choice(advice.recipe, values, own, say)
+    reason = _explain(choice, advice)
     if "pretrained" in advice.recipe:
         _pretrained(choice, findings, fine_tune)
     elif fine_tune:
         raise UserError(f"--fine-tune is for photographs; for {findings.kind} as found here leave it out")
-    choice.values |= own
-    recipe = _sized(choice, findings, budget, own)
-    return recipe.changed({"about": f"{recipe.about} (chosen for {path}: {advice.reason})"[:400]})
+    recipe = _sized(choice, findings, budget)
+    return recipe.changed({"about": f"{recipe.about} (chosen for {path}: {reason})"[:400]})
 
 
-def _refuse(findings: Findings) -> None:
-    if findings.refused:
-        raise UserError(findings.refused)
-    if findings.unreadable:
-        some = next(iter(findings.unreadable.values()))
-        raise UserError(f"{len(findings.unreadable)} files cannot be read, such as: {some}")
-    if findings.empty:
-        raise UserError(f"class folder '{findings.empty[0]}' is empty; add images or remove it")
-    if findings.objects is not None:
-        if findings.spoils:
-            raise UserError(next(problems(findings)).removeprefix("error: "))
+def _explain(choice: Choice, advice: Advice) -> str:
+    """Say what is chosen and why; the reason. What the user decides otherwise has hers, and no measurement of ours."""
+    given = dict(map(parse_override, (f"{key}={value}" for key, value in choice.own.items())))
+    ours = dict(map(parse_override, advice.set))
+    overruled = [key for key, value in ours.items() if key.startswith("method.") and given.get(key, value) != value]
+    if not overruled:
+        choice.tell(f"\nrecipe: {advice.recipe}, for {advice.reason}")
+        choice.tell(f"measured: {advice.evidence}")
+        return advice.reason
+    hers = ", ".join(f"{key}={given[key]}" for key in overruled)
+    other = ", ".join(f"{key}={ours[key]}" for key in overruled)
+    choice.tell(f"\nrecipe: {advice.recipe} with {hers}, as you set it")
+    choice.tell(f"without that it would be {other}: {advice.reason}")
+    return f"{hers} was set"
+
+
+def reading_of(asked: DataSettings) -> dict[str, Any]:
+    """What ``formats.read`` is told, so that data are looked at as they will be trained on."""
+    shared = asked.classes if asked.classes == "intersection" else None
+    return {"columns": columns_of(asked), "skip_unreadable": asked.skip_unreadable, "classes": shared}
+
+
+def _refuse(findings: Findings, errors: Sequence[str]) -> None:
+    """What ``look`` calls an error stops training; the first is told, and where the others are."""
+    if not errors:
         return
-    if findings.alone:
-        raise UserError(
-            f"'{findings.path}' has a single class, '{findings.alone}': put the images of each class in a folder"
-        )
-    if not any(findings.train.values()):
-        raise UserError(f"'{findings.path}' has no labelled images: put the images of each class in a folder")
+    if count := len(findings.unreadable):
+        errors = [f"{count} files cannot be read, such as: {errors[0]}", *errors[min(count, SHOWN) :]]
+    where = f"{findings.path}: " * (findings.path not in errors[0])
+    more = f" ({len(errors) - 1} more: evenhand look {findings.path})" * (len(errors) > 1)
+    raise UserError(f"{where}{errors[0]}{more}")
 
 
 def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
@@ -144,39 +171,63 @@ def _pretrained(choice: Choice, findings: Findings, fine_tune: bool) -> None:
         choice.tell(
             f"a linear classifier on frozen features of {BACKBONE}: the quick answer; --fine-tune is the slow one"
         )
-    if min(findings.train.values()) >= CALIBRATE and not any(
-        key.rpartition("/")[2] == "val" for key in findings.counts
-    ):
+    brought = any(key.rpartition("/")[2] == "val" for key in findings.counts)
+    if min(findings.train.values()) >= CALIBRATE and not brought and not choice.splits:
         choice.values["data.val_share"] = "0.1"
         choice.tell("a tenth of every class is held out, to calibrate confidences on")
     samples = sum(findings.train.values())
     choice.values["method.batch"] = str(32 if samples < 1000 or fine_tune else 64)
 
 
-def _sized(choice: Choice, findings: Findings, budget: float | None, own: dict[str, str]) -> Recipe:
-    """Image side and length so that the run fits the budget; says how long it will take."""
+def _sized(choice: Choice, findings: Findings, budget: float | None) -> Recipe:
+    """Image side and length so that the run fits the data and the budget; says how long it will take."""
     recipe = choice.load()
     if recipe.data.embed:
-        return _frozen(choice, findings, budget, own)
+        return _frozen(choice, findings, budget)
     if findings.kind != "images":
-        return _fitted(choice, recipe, budget, own)
-    sides = (int(own["data.size"]),) if "data.size" in own else SIDES if torch.cuda.is_available() else SIDES[1:]
+        return _fitted(choice, recipe, budget)
+    sides = _sides(choice, findings)
+    if hasattr(recipe.method, "unlabelled_ratio"):
+        choice.values["run.steps"] = str(_steps(recipe, findings))
     for side in sides:
         choice.values["data.size"] = str(side)
-        recipe = _fitted(choice, choice.load(), budget, own, last=side == sides[-1])
+        recipe = _fitted(choice, choice.load(), budget, last=side == sides[-1])
         if recipe.run.steps is not None or recipe.run.epochs >= LEAST or side == sides[-1]:
             return recipe
         choice.tell(f"too slow at {side} pixels for {LEAST} epochs: smaller images")
     return recipe
 
 
-def _frozen(choice: Choice, findings: Findings, budget: float | None, own: dict[str, str]) -> Recipe:
-    streams = formats.read(findings.path, memory=False, size=224)
+def _sides(choice: Choice, findings: Findings) -> Sequence[int]:
+    """Sides to try, the largest first; enlarged images are only of use to a network that has learnt from large ones."""
+    net = getattr(choice.load().method, "net", None)  # a method that the user names may have none, or others
+    name, scratch = getattr(net, "name", ""), not getattr(net, "weights", None)
+    sides: Sequence[int] = SIDES if torch.cuda.is_available() else SIDES[1:]
+    if "data.size" in choice.own:
+        sides = (int(choice.own["data.size"]),)
+    elif findings.pictures is not None and scratch:
+        stored = min(findings.pictures.median)
+        sides = tuple(dict.fromkeys(min(side, stored) for side in sides))
+    if max(sides) <= SMALL and scratch and name == "resnet18" and "method.net.name" not in choice.own:
+        choice.values |= {"method.net.name": "small-cnn", "data.normalise": "data"}
+        choice.tell(f"the network is small-cnn, made for images this small ({max(sides)} pixels), not {name}")
+    return sides
+
+
+def _steps(recipe: Recipe, findings: Findings) -> int:
+    """Of self-training: as many as show each sample about as often as where it was measured, at most the recipe's."""
+    labelled, hidden = sum(findings.train.values()), sum(findings.unlabelled.values())
+    passes = max(labelled, hidden / recipe.method.unlabelled_ratio) / recipe.method.batch
+    return min(recipe.run.steps or FEWEST, max(FEWEST, round(PASSES * passes)))
+
+
+def _frozen(choice: Choice, findings: Findings, budget: float | None) -> Recipe:
+    recipe = choice.load()
+    streams = formats.read(findings.path, memory=False, size=224, **reading_of(recipe.data))
     total = sum(map(len, streams.values()))
     some = next(iter(streams.values()))
-    sides = (int(own["data.embed_size"]),) if "data.embed_size" in own else SIDES
-    epochs = choice.load().run.epochs
-    head = HEAD * epochs * sum(findings.train.values()) / choice.load().method.batch
+    sides = (int(choice.own["data.embed_size"]),) if "data.embed_size" in choice.own else SIDES
+    head = HEAD * recipe.run.epochs * sum(findings.train.values()) / recipe.method.batch
     for side in sides:
         each = seconds_to_embed(some, side)
         seconds = each * total + head
@@ -206,13 +257,13 @@ def seconds_to_embed(stream: Stream, side: int, count: int = 8) -> float:
     return (decoding + time.perf_counter() - began) / len(rows)
 
 
-def _fitted(choice: Choice, recipe: Recipe, budget: float | None, own: dict[str, str], *, last: bool = True) -> Recipe:
+def _fitted(choice: Choice, recipe: Recipe, budget: float | None, *, last: bool = True) -> Recipe:
     """The recipe with as many epochs as fit, from the measured time of a step."""
     data = read_data(recipe)
     device = parallel.local_device(recipe.run.device)
     seconds, total, _ = time_steps(build_method(recipe, data, device, {}), data.streams, recipe, device)
     whole = 1.1 * seconds * total  # and the evaluations
-    fixed = "run.epochs" in own or "run.steps" in own
+    fixed = "run.epochs" in choice.own or "run.steps" in choice.own
     if budget is not None and whole > budget and not fixed:
         share = budget / whole
         if recipe.run.steps is not None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from evenhand.data.holdout import Whole, hold_out_share
+from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.annotations import Listed, list_domains
-from evenhand.data.sources.paths import SPLITS, existing, other_files
+from evenhand.data.sources.paths import SPLITS, existing, few, other_files
 from evenhand.data.sources.scenes import Scenes
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
 from evenhand.run.objects import Objects, objects_in
-from evenhand.run.seen import Copies, Pictures, blank, copies, pictures, see, shift, words
+from evenhand.run.seen import Copies, Pictures, Seen, blank, copies, groups, pictures, see, shift, words
 
 SHOWN = 6  # files of a class that are shown
 
@@ -42,6 +47,7 @@ class Findings:
     copies: tuple[Copies, ...] = ()
     shift: Mapping[tuple[str, str], float] = field(default_factory=dict)  # how often two folders are told apart
     refused: str = ""  # why nothing could be read
+    inseparable: str = ""  # why no test split could be held out, where none is brought
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class -> some files
 
     @property
@@ -69,9 +75,22 @@ class Findings:
         return known[0] if len(known) == 1 and self.objects is None else ""
 
     @property
+    def lacks(self) -> str:
+        """What classes would need before they can be learnt: a line with its remedy."""
+        if self.refused or self.objects is not None:
+            return ""
+        if self.unlabelled and not any(self.train.values()):
+            return "no labelled images: put the images of each class in a folder"
+        if self.alone:
+            return f"a single class, '{self.alone}': put the images of each class in a folder"
+        if untaught := [name for name, n in self.train.items() if not n]:
+            return f"no training samples of class {few(untaught)}: add some, or remove the class"
+        return self.inseparable
+
+    @property
     def spoils(self) -> bool:
         """Whether training would stop at something."""
-        wrong = self.refused or self.unreadable or self.empty or self.alone
+        wrong = self.refused or self.unreadable or self.empty or self.lacks
         return bool(wrong or (self.objects and self.objects.spoil))
 
 
@@ -89,6 +108,7 @@ def find(path: str | Path, *, root: str | Path | None = None, **reading: Any) ->
     except UserError as error:
         return Findings(str(path), ignored=ignored, empty=tuple(empty), refused=str(error))
     seen = see(streams)
+    exact, near = groups(seen)
     labelled = {key: stream for key, stream in streams.items() if stream.labels is not None}
     names = next(iter(streams.values())).classes
     counts = {key: dict(zip(names, stream.counts, strict=True)) for key, stream in labelled.items()}
@@ -96,10 +116,25 @@ def find(path: str | Path, *, root: str | Path | None = None, **reading: Any) ->
         str(path), kind=next(iter(streams.values())).kind, classes=names, counts=counts,
         unlabelled={key: len(stream) for key, stream in streams.items() if stream.labels is None},
         domains=_domains(streams), ignored=ignored, empty=tuple(empty), unreadable=seen.unreadable,
-        pictures=pictures(seen), words=words(seen), blank=blank(seen), copies=copies(seen), shift=shift(seen),
-        examples=_examples(streams),
+        pictures=pictures(seen), words=words(seen), blank=blank(seen), copies=copies(seen, exact, near),
+        shift=shift(seen), examples=_examples(streams), inseparable=_inseparable(streams, seen, near),
     )  # fmt: skip
     return _grouped(found)
+
+
+def _inseparable(streams: Streams, seen: Seen, near: Tensor) -> str:
+    """What the hold-out itself says, if training would have to do one and could not."""
+    train = streams.get("train", streams.get("all"))
+    rows = [row for row, (key, _) in enumerate(seen.places) if key in ("train", "all")]
+    if "test" in streams or train is None or train.labels is None or len(rows) < len(train):  # damage is told of
+        return ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of rare classes, which are listed
+            hold_out_share(Whole(train, near[rows]), DataSettings().test_share, 0, "test")
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _grouped(found: Findings) -> Findings:
@@ -125,7 +160,7 @@ def _scenes(path: str, parts: Mapping[str, Listed]) -> Findings:
     return _grouped(Findings(
         path, kind="scenes", classes=names, counts=counts, domains=_domains(streams), unreadable=seen.unreadable,
         unlabelled={key: len(part.rows) for key, part in parts.items() if not part.labelled}, pictures=pictures(seen),
-        blank=blank(seen), copies=copies(seen), shift=shift(seen),
+        blank=blank(seen), copies=copies(seen, *groups(seen)), shift=shift(seen),
         objects=objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True))),
         examples={label: files[:SHOWN] for label, files in examples.items()},
     ))  # fmt: skip

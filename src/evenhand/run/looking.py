@@ -87,13 +87,14 @@ def problems(findings: Findings) -> Iterator[str]:
         yield from _wrong_boxes(findings.objects, [name for name in findings.classes if not findings.train[name]])
     if findings.empty:
         yield f"error: empty class folders: {few(findings.empty)}; add images or remove them"
-    if findings.alone:
-        yield f"error: a single class, '{findings.alone}': put the images of each class in a folder"
+    if findings.lacks:
+        yield f"error: {findings.lacks}"
     if findings.single and findings.objects is None:
-        told = "they train, but nothing is left to test them on (data.min_per_class); add images"
+        untested = "test" not in findings.counts
+        told = f"they train{', but nothing is left to test them on (data.min_per_class)' * untested}; add images"
         yield f"warning: classes with a single sample: {few(findings.single)}; {told}"
     for near in (False, True):
-        for across in ("splits", "classes", ""):
+        for across in ("splits", "classes", "unlabelled", ""):
             some = [c.names for c in findings.copies if (c.near, c.across) == (near, across)]
             if some:
                 yield _copies(near, across, some, boxes=findings.objects is not None)
@@ -154,15 +155,21 @@ def _wrong_boxes(objects: Objects, without: Sequence[str]) -> Iterator[str]:
 
 def _copies(near: bool, across: str, some: list[tuple[str, ...]], *, boxes: bool) -> str:
     what = "near copies" if near else "exact copies"
-    inside = "within a split" if boxes else "within a class"
-    where = {"splits": "in two splits", "classes": "under two labels", "": inside}[across]
+    where = {
+        "splits": "in two splits",
+        "classes": "under two labels",
+        "unlabelled": "without a label",
+        "": "within a split" if boxes else "within a class",
+    }[across]
     remedy = {
         "splits": "the test then flatters: keep them in one split",
         "classes": "one label must be wrong: keep one",
+        "unlabelled": "nothing more is learnt from these",
         "": "data.val_share may part them" if boxes else "held-out splits of ours keep them on one side",
     }[across]
     example = " = ".join(some[0][:2])
-    return f"{'warning' if across else 'info'}: {len(some)} sets of {what} {where}, such as {example}; {remedy}"
+    weight = "warning" if across in ("splits", "classes") else "info"
+    return f"{weight}: {len(some)} sets of {what} {where}, such as {example}; {remedy}"
 
 
 def _size(size: tuple[int, int]) -> str:

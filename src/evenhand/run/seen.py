@@ -32,7 +32,7 @@ class Copies:
     """Samples with the same content, or nearly."""
 
     near: bool
-    across: str  # "splits", "classes", or "" within one class of one split
+    across: str  # "splits" with labels, "classes", "unlabelled" if such are among them, or "" within a class of a split
     names: tuple[str, ...]
 
 
@@ -133,18 +133,21 @@ def blank(seen: Seen) -> tuple[str, ...]:
     return tuple(name for name, is_flat in zip(seen.names, flat.tolist(), strict=True) if is_flat)
 
 
-def copies(seen: Seen) -> tuple[Copies, ...]:
+def groups(seen: Seen) -> tuple[Tensor, Tensor]:
+    """(N,) the same number for exact copies, and for near copies."""
     exact = numbered(seen.marks)
     if seen.texts:
-        near = joined_up(exact, near_texts(seen.texts))
-    elif seen.small:
-        grey = _grey(seen)
-        blank = torch.from_numpy(grey.std((1, 2)) < BLANK)
-        exact = torch.where(blank, torch.arange(len(exact)), exact)
-        labels = numbered([label for _, label in seen.places])
-        near = without_chains(exact, joined_up(exact, near_pictures(grey, labels)))
-    else:
-        near = exact
+        return exact, joined_up(exact, near_texts(seen.texts))
+    if not seen.small:
+        return exact, exact
+    grey = _grey(seen)
+    blank = torch.from_numpy(grey.std((1, 2)) < BLANK)
+    exact = torch.where(blank, torch.arange(len(exact)), exact)
+    labels = numbered([label for _, label in seen.places])
+    return exact, without_chains(exact, joined_up(exact, near_pictures(grey, labels)))
+
+
+def copies(seen: Seen, exact: Tensor, near: Tensor) -> tuple[Copies, ...]:
     return tuple(_sets(seen, exact, False) + [c for c in _sets(seen, near, True) if not _known(c, seen, exact)])
 
 
@@ -155,10 +158,14 @@ def _sets(seen: Seen, groups: Tensor, near: bool) -> list[Copies]:
     found = []
     for rows in members.values():
         if len(rows) > 1:
-            splits, labels = ({seen.places[row][i] for row in rows} for i in (0, 1))
-            across = "splits" if len(splits) > 1 else "classes" if len(labels) > 1 else ""
-            found.append(Copies(near, across, tuple(seen.names[row] for row in rows)))
+            found.append(Copies(near, _across({seen.places[row] for row in rows}), tuple(seen.names[r] for r in rows)))
     return found
+
+
+def _across(places: set[tuple[str, str]]) -> str:
+    told = {(split, label) for split, label in places if split.rpartition("/")[2] != "unlabelled"}
+    splits, labels = ({place[i] for place in told} for i in (0, 1))
+    return "splits" if len(splits) > 1 else "classes" if len(labels) > 1 else "" if told == places else "unlabelled"
 
 
 def _known(some: Copies, seen: Seen, exact: Tensor) -> bool:

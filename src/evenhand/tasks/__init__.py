@@ -6,7 +6,7 @@ A task outside the package is named as ``module:object``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -74,8 +74,8 @@ class Task(ABC):
         """Numbers of streams whose labels nobody may see, at each evaluation."""
         return {}
 
-    def troubles(self, watched: dict[str, Scores]) -> dict[str, str]:
-        """What looks wrong in them, kind by kind."""
+    def troubles(self, watched: dict[str, Scores], keys: Collection[str] = ()) -> dict[str, str]:
+        """What looks wrong in them, kind by kind, with a remedy among the ``keys`` of the method's table."""
         return {}
 
     def temperature(self, method: Any, streams: Streams, *, batch: int = 512) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -115,10 +115,10 @@ class Classify(Task):
                 values["domain_loss"] = float(softplus(-ours).mean() + softplus(theirs).mean()) / 2
         return {"target": values}
 
-    def troubles(self, watched: dict[str, Scores]) -> dict[str, str]:
+    def troubles(self, watched: dict[str, Scores], keys: Collection[str] = ()) -> dict[str, str]:
         from evenhand.measure.shift import adaptation_troubles
 
-        return adaptation_troubles(watched.get("target", {}))
+        return adaptation_troubles(watched.get("target", {}), keys)
 
     def finish(self, method: Recogniser, data: Data, folder: Path, *, batch: int = 512) -> dict[str, Any]:
         return self._scaled(method, data.streams, batch) | self._domains(method, data, batch)
