@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +64,7 @@ def select(
         labels=labels,
         embed=embed,
         skip_unreadable=skip_unreadable,
-        how=How(seed=seed, **given),
+        how=replace(How(seed=seed), **given),
         told=tuple(given),
     )
     if len(rows) < budget:
