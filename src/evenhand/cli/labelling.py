@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,7 +52,7 @@ def select(
     from evenhand.run.selecting import select as choose
 
     asked = {"alpha": alpha, "beta": beta, "epsilon": epsilon}
-    given = {key: value for key, value in asked.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     rows = choose(
         run,
         pool,
@@ -64,7 +63,7 @@ def select(
         labels=labels,
         embed=embed,
         skip_unreadable=skip_unreadable,
-        how=replace(How(seed=seed), **given),
+        how=How(seed=seed, **given),
         told=tuple(given),
     )
     if len(rows) < budget:
