@@ -352,7 +352,7 @@ plain_text = st.text(st.characters(min_codepoint=32, max_codepoint=126))
             "method.optim.rho_values": st.just([]) | st.lists(positive, min_size=1, max_size=1),
             "method.net.width": st.none() | st.integers(1, 64),
             "run.seed": st.integers(0, 2**40),
-            "run.folder": plain_text,
+            "run.folder": plain_text.map(lambda text: f"{text}-0"),  # it must have a name
             "data.order": st.sampled_from(["index", "reversed"]) | st.lists(plain_text, max_size=3),
             "data.normalise": st.just("data") | st.lists(st.just([0.5, 1e-3, 1e22]), min_size=2, max_size=2),
             "needs": st.dictionaries(plain_text, plain_text, max_size=2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,7 +53,7 @@ def select(
     from evenhand.run.selecting import select as choose
 
     asked = {"alpha": alpha, "beta": beta, "epsilon": epsilon}
-    given = {key: value for key, value in asked.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     rows = choose(
         run,
         pool,

@@ -179,7 +179,8 @@ def choose(sight: Sight, budget: int, by: str = "s3vaada") -> list[Pick]:
         check_budget(budget, len(sight.pool))
         if not budget:
             return []
-        chosen, err = SELECTORS[by](sight, budget), Console(stderr=True)
+        chosen: Iterable[int | Pick] = SELECTORS[by](sight, budget)
+        err = Console(stderr=True)
         with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
             rows = [
                 pick if isinstance(pick, int) else pick.index
