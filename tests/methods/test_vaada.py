@@ -372,3 +372,9 @@ def test_mme_predicts_with_its_temperature(data: Data) -> None:
     method = build(MME, data)
     raw = data.streams["test"].fetch(torch.arange(4))
     torch.testing.assert_close(method.predict(raw), 20 * method.network()(data.see(raw)))
+
+
+def test_mme_slows_a_backbone_that_comes_with_weights(data: Data) -> None:
+    assert [group["lr_factor"] for group in build(MME, data).player.optimizer.param_groups] == [1.0, 1.0]
+    assert MME.table(net={"name": "resnet50", "weights": "resnet50"}).backbone_rate == 0.1
+    assert MME.table(net={"name": "resnet50", "weights": "resnet50"}, backbone_factor=0.5).backbone_rate == 0.5

@@ -233,11 +233,9 @@ def _deep_head(d: int, hidden: int, classes: int) -> nn.Sequential:
 
 
 def _groups(s: AdaptTable, net: HeadedNet) -> list[dict[str, Any]]:
-    """The backbone learns slower when it comes with weights."""
-    factor = s.backbone_factor or (0.1 if s.net.weights else 1.0)
     new = nn.ModuleList([net.bottleneck, net.head] if isinstance(net, Bottlenecked) else [net.head])
     fresh = set(new.parameters())
     return [
-        {"params": [p for p in net.parameters() if p not in fresh], "lr_factor": factor},
+        {"params": [p for p in net.parameters() if p not in fresh], "lr_factor": s.backbone_rate},
         {"params": list(new.parameters()), "lr_factor": 1.0},
     ]

@@ -18,8 +18,7 @@ from evenhand.data.loader import Batch, Feed
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams
 from evenhand.methods.adapt.labelled import two_feeds
-from evenhand.methods.adapt.tables import AdaptOptim, LabelledTable
-from evenhand.methods.common import Net
+from evenhand.methods.adapt.tables import AdaptOptim, LabelledTable, SlowBackbone
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets.bottleneck import Bottlenecked
 from evenhand.nets.heads import make_head
@@ -27,15 +26,13 @@ from evenhand.pieces.domain import reverse_gradient
 from evenhand.pieces.player import Player
 
 
-class MMESettings(LabelledTable):
+class MMESettings(SlowBackbone, LabelledTable):
     """[method] of MME."""
 
     name: Literal["mme"] = "mme"
     batch: int = Field(24, gt=0, description="labelled samples per step, over all processes; as many unlabelled ones")
-    net: Net = Net(name="resnet50")
     bottleneck: int = Field(256, ge=0, description="width of a linear layer before the classes; 0: none")
     optim: AdaptOptim = AdaptOptim(weight_decay=5e-4, inverse_alpha=1e-4)
-    backbone_factor: float = Field(0.1, gt=0, description="of its learning rate")
     temperature: float = Field(0.05, gt=0, description="that cosines are divided by")
     entropy_weight: float = Field(0.1, ge=0, description="of the entropy that classifier and features fight over")
 
@@ -58,7 +55,7 @@ class MME(Recogniser):
         self.net, self.logit_scale = net.to(device), 1 / s.temperature
         inside = set(self.net.backbone.parameters()) if isinstance(self.net, Bottlenecked) else set()
         groups = [
-            {"params": [p for p in self.net.parameters() if p in inside], "lr_factor": s.backbone_factor},
+            {"params": [p for p in self.net.parameters() if p in inside], "lr_factor": s.backbone_rate},
             {"params": [p for p in self.net.parameters() if p not in inside], "lr_factor": 1.0},
         ]
         self.player = s.optim.player(self.net, seed=seed, groups=[group for group in groups if group["params"]])

@@ -70,11 +70,23 @@ class LabelledTable(Settings):
     centre: bool = Field(False, description="large images: their centre in training, too, instead of random crops")
 
 
-class AdaptTable(LabelledTable):
+class SlowBackbone(Settings):
+    """A backbone that comes with weights learns slower than what is new; one without is new itself."""
+
+    net: Net = Net(name="resnet50")
+    backbone_factor: float | None = Field(
+        None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
+    )
+
+    @property
+    def backbone_rate(self) -> float:
+        return self.backbone_factor or (0.1 if self.net.weights else 1.0)
+
+
+class AdaptTable(SlowBackbone, LabelledTable):
     """What the [method] tables of domain-adversarial methods have in common."""
 
     batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
-    net: Net = Net(name="resnet50")
     bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")
     bottleneck_batchnorm: bool = Field(True, description="false for networks without BatchNorm")
     bottleneck_linear: bool = Field(False, description="nothing behind that layer, neither BatchNorm nor ReLU")
@@ -82,9 +94,6 @@ class AdaptTable(LabelledTable):
         0, ge=0, description="width of a hidden layer in the head, with dropout 0.5 behind both; 0: none; mdd: 1024"
     )
     optim: AdaptOptim = AdaptOptim()
-    backbone_factor: float | None = Field(
-        None, gt=0, description="of its learning rate; default 0.1 with weights, else 1"
-    )
     optim_d: AdaptOptim | None = Field(None, description="of the discriminator; what it leaves out is as in optim")
     adversary: Literal["none", "dann", "cdan", "mdd"] = Field("cdan", description="mdd: with defaults of its own")
     trade_off: float = Field(1.0, ge=0, description="weight of the adversarial loss")
