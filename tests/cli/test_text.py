@@ -93,3 +93,14 @@ def test_a_run_keeps_its_words_when_the_table_grows(cli: Callable[..., Any], tab
 def test_mistakes_are_one_line(cli: Callable[..., Any], table: Path, change: str, message: str) -> None:
     assert message in cli("train", "text.toml", "--set", change).mistake()
     assert not (table.parent / "run").exists()
+
+
+def test_a_table_of_other_names_is_looked_at_as_it_will_be_read(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reviews.csv").write_text("stars,review\n" + "good,a fine day\n" * 6 + "bad,so bad\nbad,bad again\n")
+    assert cli("look", "reviews.csv").code == 2
+    told = ("--set", "data.text_column=review", "--set", "data.label_column=stars")
+    assert "--set data.text_column=review --set data.label_column=stars" in cli("look", "reviews.csv", *told).fine()
+    assert "--set takes keys of [data], not run.seed=1" in cli("look", "reviews.csv", "--set", "run.seed=1").mistake()

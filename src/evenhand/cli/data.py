@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from evenhand.errors import UserError
 
 if TYPE_CHECKING:
     from evenhand.data.sets.packages import Package
@@ -52,14 +56,26 @@ def look(
     path: Annotated[Path, typer.Argument(help="Folder, CSV, JSONL, .npz, or COCO file.")],
     html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails.")] = None,
     root: Annotated[Path | None, typer.Option(help="Folder of a COCO file's images. Default: beside it.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="How to read it, such as data.columns.")
+    ] = None,
 ) -> None:
     """What is in your data and what is wrong with it: every class, copies, damage, shift; which method to try."""
     from evenhand.run.advice import advise
     from evenhand.run.findings import find
     from evenhand.run.looking import facts, problems, tell
+    from evenhand.run.recipe import load_recipe
 
-    findings = find(path, root=root)
-    advice = advise(findings)
+    told = tuple(set_ or ())
+    if other := [text for text in told if not text.startswith("data.")]:
+        raise UserError(f"look reads data and trains nothing: --set takes keys of [data], not {other[0]}")
+    if root is not None:
+        told += (f"data.root={json.dumps(str(root))}",)
+    asked = load_recipe("folder", told).data
+    findings = find(path, asked)
+    advice = [
+        replace(one, set=(*one.set, *told)) for one in advise(findings, sources=asked.source, target=asked.target)
+    ]
     tell(findings, advice)
     if html is not None:
         from evenhand.report.look import write_look

@@ -9,22 +9,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
 from evenhand import parallel
-from evenhand.data.reading import columns_of
 from evenhand.data.sets.catalogue import obtain_weights
-from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.nets import build_net
 from evenhand.run.advice import Advice, advise
 from evenhand.run.check import clock, time_steps
-from evenhand.run.findings import Findings, find
+from evenhand.run.findings import Findings, find, reading_of
 from evenhand.run.looking import SHOWN, facts, problems
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, recipe_names
@@ -103,7 +100,7 @@ def choose(
             f"{shlex.join(['evenhand', 'train', own['run.folder'], '--resume'])}, or set another run.folder"
         )
     asked = load_recipe("folder", [text for text in overrides if text.startswith("data.")]).data
-    findings = find(path, root=asked.root, **reading_of(asked))
+    findings = find(path, asked)
     found = list(problems(findings))
     for line in (*facts(findings), *(line for line in found if not line.startswith(ERROR))):
         say.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -134,12 +131,6 @@ def _explain(choice: Choice, advice: Advice) -> str:
     choice.tell(f"\nrecipe: {advice.recipe} with {hers}, as you set it")
     choice.tell(f"without that it would be {other}: {advice.reason}")
     return f"{hers} was set"
-
-
-def reading_of(asked: DataSettings) -> dict[str, Any]:
-    """What ``formats.read`` is told, so that data are looked at as they will be trained on."""
-    shared = asked.classes if asked.classes == "intersection" else None
-    return {"columns": columns_of(asked), "skip_unreadable": asked.skip_unreadable, "classes": shared}
 
 
 def _refuse(findings: Findings, errors: Sequence[str]) -> None:

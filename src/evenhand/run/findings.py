@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from evenhand.data.holdout import Whole, hold_out_share
+from evenhand.data.reading import columns_of
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.annotations import Listed, list_domains
@@ -94,17 +95,21 @@ class Findings:
         return bool(wrong or (self.objects and self.objects.spoil))
 
 
-def find(path: str | Path, *, root: str | Path | None = None, **reading: Any) -> Findings:
-    """Look through a folder, CSV, JSONL, ``.npz`` or scenes with boxes; ``reading`` goes to ``formats.read``.
+def reading_of(asked: DataSettings) -> dict[str, Any]:
+    """What ``formats.read`` is told, so that data are looked at as they will be trained on."""
+    shared = asked.classes if asked.classes == "intersection" else None
+    return {"columns": columns_of(asked), "skip_unreadable": asked.skip_unreadable, "classes": shared}
 
-    root: the folder of a COCO file's images.
-    """
+
+def find(path: str | Path, asked: DataSettings | None = None) -> Findings:
+    """Look through a folder, CSV, JSONL, ``.npz`` or scenes with boxes, as ``asked`` reads them."""
+    asked = asked or DataSettings()
     place, empty = existing(path), []  # type: tuple[Path, list[str]]
     ignored = other_files(place) if place.is_dir() else {}
     try:
-        if parts := list_domains(place, root=existing(root) if root else None):
+        if parts := list_domains(place, root=existing(asked.root) if asked.root else None):
             return _scenes(str(path), parts)
-        streams = formats.read(place, memory=False, empty=empty, **reading)
+        streams = formats.read(place, memory=False, empty=empty, **reading_of(asked))
     except UserError as error:
         return Findings(str(path), ignored=ignored, empty=tuple(empty), refused=str(error))
     seen = see(streams)
