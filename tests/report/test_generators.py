@@ -241,7 +241,7 @@ def test_judges_that_agree_or_do_not_say_are_not_warned_of(tmp_path: Path) -> No
 
 
 def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream) -> None:
-    runs = [make_run(tmp_path, name, strength=i) for i, name in enumerate(("sngan", "gsr"))]
+    runs = [make_run(tmp_path, name, strength=i, fid=10.0 + i) for i, name in enumerate(("sngan", "gsr"))]
     for run in runs:
         write_sheet(run / "sheet.png", Painter(), stream, COUNTS)
     text = write_report(runs, tmp_path / "report.html").read_text()

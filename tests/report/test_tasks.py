@@ -105,7 +105,7 @@ def test_tasks_follow_each_other_and_do_not_share_anchors(tmp_path: Path) -> Non
     runs.append(make_run(tmp_path, "ce", task="classify", recall=[0.5, 0.25], mean_recall=0.375))
     text = write_report(runs, tmp_path / "report.html").read_text()
     assert text.index('<section id="classes">') < text.index(f'<section id="{Count.name}-classes">')
-    assert text.index("Mean recall of ") < text.index("Best mean error")
+    assert text.index("Mean recall of ") < text.index("Equal mean error")
     assert "cannot be compared" not in text
     assert "differ in resolution" in render([load_run(r) for r in (runs[0], make_run(tmp_path, "x", resolution=32))])
 
