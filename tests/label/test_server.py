@@ -19,7 +19,7 @@ from evenhand.errors import UserError
 from evenhand.label.answers import Answers
 from evenhand.label.journal import Journal
 from evenhand.label.picks import read_picks
-from evenhand.label.server import bound_socket, page_app
+from evenhand.label.server import listening_socket, page_app
 from evenhand.label.serving import serve
 
 TOKEN, PORT = "right-token", 4321
@@ -189,8 +189,9 @@ def test_labels_that_came_another_way_are_not_written_over(picks: Path) -> None:
 
 
 def test_only_this_machine_can_connect() -> None:
-    listening = bound_socket(0)
+    listening = listening_socket(0)
     assert listening.getsockname()[0] == "127.0.0.1"
+    socket.create_connection(listening.getsockname(), timeout=5).close()  # whoever opens the address at once may wait
     listening.close()
 
 

@@ -121,7 +121,9 @@ def test_picks_of_a_runs_own_target(run: Path, tmp_path: Path) -> None:
     target = open_run(run).data().streams["target"]
     assert {row.name for row in rows} <= set(named(target))
     facts = read_facts(tmp_path / "picks.csv")
-    assert (facts["by"], facts["pool_size"], facts["picked"]) == ("s3vaada", 60, 7)
+    assert (facts["by"], facts["pool_size"], facts["picked"]) == ("badge", 60, 7)
+    select(run, None, 7, tmp_path / "weighed.csv", how=How(alpha=0.4, starts=1), told=["alpha"])
+    assert read_facts(tmp_path / "weighed.csv")["by"] == "s3vaada"  # which alone has weights
     assert rows[0].guesses[0][0] in facts["classes"]
     assert rows[0].guesses[0][1] >= rows[0].guesses[1][1]
 
@@ -278,4 +280,5 @@ def test_a_pool_of_texts(tmp_path: Path) -> None:
     assert len(rows) == 2
     assert read_facts(tmp_path / "picks.csv")["kind"] == "texts"
     with pytest.raises(UserError, match="inputs of texts cannot be perturbed"):
-        select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv")
+        select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv", by="s3vaada")
+    assert len(select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv")) == 2  # the default suits texts, too

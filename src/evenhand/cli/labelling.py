@@ -29,7 +29,7 @@ def select(
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many to label.")] = 100,
     by: Annotated[
-        str, typer.Option(help="s3vaada (default), badge, clue, margin, entropy, coreset, random, ...: see docs.")
+        str, typer.Option(help="badge (default), s3vaada, clue, margin, entropy, coreset, random, ...: see docs.")
     ] = "",
     why: Annotated[
         Why, typer.Option(help="What would teach most; likely members of rare classes; labels that are doubtful.")

@@ -64,12 +64,13 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def bound_socket(port: int) -> socket.socket:
-    """A socket on the loopback; port 0 is any free one."""
+def listening_socket(port: int) -> socket.socket:
+    """A socket on the loopback, where browsers may wait for the server already; port 0 is any free one."""
     taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken.bind((HOST, port))
+        taken.listen()
     except (OSError, OverflowError) as error:
         taken.close()
         raise UserError(f"port {port} cannot be used ({error}); choose another with --port, or 0 for any") from error

@@ -33,7 +33,7 @@ def serve(
     try:
         import uvicorn
 
-        from evenhand.label.server import HOST, bound_socket, new_token, page_app
+        from evenhand.label.server import HOST, listening_socket, new_token, page_app
     except ImportError as error:
         raise UserError(f'the labelling page needs {error.name}: pip install "evenhand[label]"') from error
     found = read_picks(picks, pool)
@@ -56,7 +56,7 @@ def serve(
 
         _spare_foreign(out, journal)
         finish()
-        listening, token = bound_socket(port), new_token()
+        listening, token = listening_socket(port), new_token()
         port = listening.getsockname()[1]
         address = f"http://{HOST}:{port}/?token={token}"
         print(

@@ -29,6 +29,7 @@ from evenhand.run.recipe import load_recipe
 
 Why = Literal["learn", "rare", "suspicious"]
 COLD = ("kmeans", "coreset", "random")
+USUAL = "badge"  # what was measured best most often (benchmarks/results/active.md)
 EMBED = "mobilenet_v2"
 
 
@@ -51,7 +52,9 @@ def select(
     ``told`` names the parts of ``how`` that a user has given, which a selector that does not heed them refuses.
     """
     how = how or How()
-    refuse_unused(why if why != "learn" else by or ("kmeans" if run is None else "s3vaada"), told)
+    if run is not None and why == "learn":
+        by = by or ("s3vaada" if told else USUAL)
+    refuse_unused(why if why != "learn" else by or "kmeans", told)
     if embed and (run is not None or by == "random"):
         raise UserError("--embed is what a cold start by kmeans or coreset compares images by: leave it out")
     if out.exists():
@@ -108,8 +111,8 @@ def _warm(
     model = Model(open_run(run))
     if by and why != "learn":
         raise UserError(f"--why {why} has its own order: leave out --by {by}")
-    by = by or "s3vaada"
-    check_selector(by)
+    if why == "learn":
+        check_selector(by)
     labelled, part = None, ""
     if pool is None:
         found, stream, labelled = _own(model, why, done)
