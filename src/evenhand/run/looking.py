@@ -154,22 +154,19 @@ def _wrong_boxes(objects: Objects, without: Sequence[str]) -> Iterator[str]:
 
 
 def _copies(near: bool, across: str, some: list[tuple[str, ...]], *, boxes: bool) -> str:
+    within = (
+        ("info", "within a split", "data.val_share may part them")
+        if boxes
+        else ("info", "within a class", "held-out splits of ours keep them on one side")
+    )
+    weight, where, remedy = {
+        "splits": ("warning", "in two splits", "the test then flatters: keep them in one split"),
+        "classes": ("warning", "under two labels", "one label must be wrong: keep one"),
+        "unlabelled": ("info", "without a label", "nothing more is learnt from these"),
+        "": within,
+    }[across]
     what = "near copies" if near else "exact copies"
-    where = {
-        "splits": "in two splits",
-        "classes": "under two labels",
-        "unlabelled": "without a label",
-        "": "within a split" if boxes else "within a class",
-    }[across]
-    remedy = {
-        "splits": "the test then flatters: keep them in one split",
-        "classes": "one label must be wrong: keep one",
-        "unlabelled": "nothing more is learnt from these",
-        "": "data.val_share may part them" if boxes else "held-out splits of ours keep them on one side",
-    }[across]
-    example = " = ".join(some[0][:2])
-    weight = "warning" if across in ("splits", "classes") else "info"
-    return f"{weight}: {len(some)} sets of {what} {where}, such as {example}; {remedy}"
+    return f"{weight}: {len(some)} sets of {what} {where}, such as {' = '.join(some[0][:2])}; {remedy}"
 
 
 def _size(size: tuple[int, int]) -> str:

@@ -29,7 +29,7 @@ from evenhand.run.recipe import load_recipe
 
 Why = Literal["learn", "rare", "suspicious"]
 COLD = ("kmeans", "coreset", "random")
-USUAL = "badge"  # what was measured best most often (benchmarks/results/active.md)
+USUAL = "badge"  # above random on two of three pairs, below on none (benchmarks/results/active.md)
 EMBED = "mobilenet_v2"
 
 
