@@ -9,6 +9,7 @@ A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl
 behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; all tables of a
 seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its
 recipe and of all that this needs: a table grows from session to session, and what has changed is trained anew.
+Rows listed under ``[trained_in]`` are another table's runs, tested on this one's data: they never saw a target.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import Any
 from evenhand.process import keep_freed
 from evenhand.run.measuring import measure
 from evenhand.run.needs import needed_recipe
+from evenhand.run.opening import open_run, read_data
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.training import train
 
@@ -47,6 +49,7 @@ class Table:
     rows: dict[str, str | list[str]]
     seeds: list[int]
     also: tuple[str, ...] = ()
+    trained_in: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, name: str) -> Table:
@@ -63,6 +66,11 @@ class Table:
         if need:
             return needed_recipe(need, recipe.needs[need], recipe)
         return recipe.changed({"run.folder": f"{folder}-{whole_digest(recipe)[:8]}"})  # what has changed has another
+
+    def trained(self, row: str, seed: int, out: Path) -> Recipe:
+        """The recipe whose run is tested: the row's own, or the row of this name in another table."""
+        other = self.trained_in.get(row)
+        return (Table.read(other) if other else self).recipe(row, seed, out)
 
     @property
     def ledger(self) -> Path:
@@ -94,33 +102,51 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def numbers_of(folder: Path, also: tuple[str, ...]) -> Numbers:
+def _numbers(table: dict[str, Any], prefix: str = "") -> Numbers:
     """What was measured of a run, without lists, such as what is of single classes."""
-    found: Numbers = {}
-    for prefix, file in [("", "measure.json"), *((f"{split}.", f"measure-{split}.json") for split in also)]:
-        for key, value in _flat(json.loads((folder / file).read_text())).items():
-            if isinstance(value, float):
-                found[prefix + key] = round(value, 6)
-    return found
+    return {prefix + key: round(value, 6) for key, value in _flat(table).items() if isinstance(value, float)}
 
 
-def run(recipe: Recipe, also: tuple[str, ...]) -> Numbers:
+def numbers_of(folder: Path, also: tuple[str, ...]) -> Numbers:
+    """Of the test, and of other splits under their names."""
+    files = {"": "measure.json"} | {f"{split}.": f"measure-{split}.json" for split in also}
+    tables = {prefix: json.loads((folder / file).read_text()) for prefix, file in files.items()}
+    return {key: value for prefix, table in tables.items() for key, value in _numbers(table, prefix).items()}
+
+
+def tested(folder: Path, recipe: Recipe, also: tuple[str, ...]) -> Numbers:
+    """The same numbers of a run on the data of another recipe; nothing is written into its folder."""
+    opened = open_run(folder)
+    streams, task = read_data(recipe, opened.model).streams, opened.method.task
+    splits = {"": "test"} | {f"{split}.": split for split in also}
+    tables = {
+        prefix: task.table(opened.method, streams[split], batch=recipe.run.eval_batch)
+        for prefix, split in splits.items()
+    }
+    return {key: value for prefix, table in tables.items() for key, value in _numbers(table, prefix).items()}
+
+
+def run(recipe: Recipe, also: tuple[str, ...], trained: Recipe | None = None) -> Numbers:
+    """Numbers of a recipe's run, or of another recipe's on its data; what is not there is trained."""
     keep_freed()
-    folder = Path(recipe.run.folder)
+    trained = trained or recipe
+    folder = Path(trained.run.folder)
     if not (folder / "measure.json").is_file():
-        train(recipe)
+        train(trained)
+    if trained.digest() != recipe.digest():
+        return tested(folder, recipe, also)
     for split in also:
         if not (folder / f"measure-{split}.json").is_file():
             measure(folder, split=split)
     return numbers_of(folder, also)
 
 
-def trained(recipes: dict[Any, Recipe], also: tuple[str, ...], jobs: int) -> Iterator[tuple[Any, Numbers]]:
+def run_all(asked: dict[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Numbers]]:
     if jobs == 1:
-        yield from ((key, run(recipe, also)) for key, recipe in recipes.items())
+        yield from ((key, run(*what)) for key, what in asked.items())
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(run, recipe, also): key for key, recipe in recipes.items()}
+        waiting = {pool.submit(run, *what): key for key, what in asked.items()}
         yield from ((waiting[done], done.result()) for done in as_completed(waiting))
 
 
@@ -135,9 +161,10 @@ def fill(table: Table, rows: list[str], seeds: list[int], out: Path, jobs: int) 
         for name, need in recipe.needs.items()
     }
     shared = {folder: other for folder, other in shared.items() if not (Path(folder) / "measure.json").is_file()}
-    for number, _ in enumerate(trained(shared, (), jobs), 1):
+    for number, _ in enumerate(run_all({folder: (other, ()) for folder, other in shared.items()}, jobs), 1):
         print(f"{number} of {len(shared)} that several rows need", file=sys.stderr, flush=True)
-    for number, ((row, seed), numbers) in enumerate(trained(recipes, table.also, jobs), 1):
+    asked = {key: (recipe, table.also, table.trained(*key, out)) for key, recipe in recipes.items()}
+    for number, ((row, seed), numbers) in enumerate(run_all(asked, jobs), 1):
         table.keep(row, seed, whole_digest(recipes[row, seed]), numbers)
         print(f"{number} of {len(recipes)}: {row}, seed {seed}", file=sys.stderr, flush=True)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from evenhand.run.recipe import smoke_recipe
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -89,7 +91,7 @@ def test_what_is_kept_is_not_trained_again_and_a_changed_recipe_is(
 ) -> None:
     trained: list[tuple[str, int]] = []
 
-    def run(recipe: Any, _: tuple[str, ...]) -> dict[str, float]:
+    def run(recipe: Any, *_: Any) -> dict[str, float]:
         trained.append((recipe.method.loss, recipe.run.seed))
         return {"mean_recall": 0.5}
 
@@ -107,3 +109,33 @@ def test_numbers_of_a_run_leave_out_lists_and_words(program: ModuleType, tmp_pat
     (tmp_path / "measure-test-new.json").write_text(json.dumps({"map": 0.125}))
     found = program.numbers_of(tmp_path, ("test-new",))
     assert found == {"accuracy": 0.5, "group_recall.tail": 0.25, "temperature.value": 1.5, "test-new.map": 0.125}
+
+
+@pytest.mark.usefixtures("tv")
+def test_a_run_that_never_saw_a_target_is_tested_on_another_as_if_trained_for_it(
+    program: ModuleType, tmp_path: Path
+) -> None:
+    here, there = (
+        smoke_recipe("emoji-scenes:source-only").changed(
+            {"data.target": target, "run.folder": str(tmp_path / target), "run.progress": False}
+        )
+        for target in ("negative", "plain")
+    )
+    before = program.run(here, ())
+    borrowed = program.run(there, (), here)
+    assert not (tmp_path / "plain").exists()
+    assert program.run(here, ()) == before  # its own numbers stay
+    own = program.run(there, ())
+    assert borrowed == {key: own[key] for key in borrowed}
+    assert borrowed["coco"] != before["coco"]
+
+
+def test_a_row_trained_in_another_table_names_a_row_of_it(program: ModuleType, tmp_path: Path) -> None:
+    table, other = program.Table.read("emoji-scenes-twemoji"), program.Table.read("emoji-scenes")
+    for row in table.rows:
+        trained, own = table.trained(row, 1, tmp_path), table.recipe(row, 1, tmp_path)
+        assert (trained.run.folder == own.run.folder) == (row not in table.trained_in)
+        if row in table.trained_in:
+            assert trained == other.recipe(row, 1, tmp_path)
+            assert trained.method == own.method
+            assert trained.data.source == own.data.source
