@@ -99,13 +99,13 @@ def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> d
     seen = method.forward(*method.labelled(batch), regions)
     heads = method.adversary.net.train()
     framed, _ = method.net.transform(batch["target"].x)
-    maps, *_, proposals = method.propose(framed)
-    boxes = [b[: method.settings.net.regions] for b in proposals]
-    theirs = method.vectors(maps, boxes, framed.image_sizes)
+    guess = method.guess(framed)
+    boxes = [b[: method.settings.net.regions] for b in method.propose(framed, guess)]
+    theirs = method.vectors(guess.maps, boxes, framed.image_sizes)
     image, instance, consistency = [], [], []
     for levels, vectors, counts, domain in (
         (seen.maps, seen.vectors, [len(b) for b in seen.regions.boxes], 1.0),
-        (list(maps.values()), theirs, [len(b) for b in boxes], 0.0),
+        (list(guess.maps.values()), theirs, [len(b) for b in boxes], 0.0),
     ):
         p = heads.image(levels[0]).sigmoid()
         image.append(-(domain * p.log() + (1 - domain) * (1 - p).log()).mean())
@@ -281,3 +281,12 @@ def test_regions_of_every_class_are_taken_and_ignored_ones_never() -> None:
         assert (row[taken.bool()] >= 1).all()
         assert (row[background.bool()] == 0).all()
     assert sampler.taken == 13
+
+
+def test_a_pass_over_given_regions_suppresses_nothing(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, rows = built("detector", data), batches(data, "source")
+    first = method.forward(*method.labelled(rows))
+    monkeypatch.setattr(method.net.rpn, "filter_proposals", None)
+    again = method.forward(*method.labelled(rows), first.regions)
+    assert torch.equal(again.classification, first.classification)
+    assert torch.equal(again.regression, first.regression)

@@ -122,11 +122,15 @@ class DAFaster(Detector):
         s: DAFasterSettings = self.settings
         heads: Any = self.adversary.net.train()
         framed, _ = self.net.transform(images)
-        maps, *_, proposals = self.propose(framed)
-        regions = [boxes[: s.net.regions] for boxes in proposals]
+        guess = self.guess(framed)
+        regions = [boxes[: s.net.regions] for boxes in self.propose(framed, guess)]
         sides = {
             1.0: (seen.maps, seen.vectors, [len(boxes) for boxes in seen.regions.boxes]),
-            0.0: (list(maps.values()), self.vectors(maps, regions, framed.image_sizes), [len(b) for b in regions]),
+            0.0: (
+                list(guess.maps.values()),
+                self.vectors(guess.maps, regions, framed.image_sizes),
+                [len(boxes) for boxes in regions],
+            ),
         }
         terms: dict[str, list[Tensor]] = {"image": [], "instance": [], "consistency": []}
         for domain, (levels, vectors, counts) in sides.items():

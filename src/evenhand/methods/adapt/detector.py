@@ -94,6 +94,16 @@ class Regions(NamedTuple):
     offsets: list[Tensor]
 
 
+class Guess(NamedTuple):
+    """What the backbone and the region network make of images, before any suppression."""
+
+    maps: dict[str, Tensor]  # (N, C, h, w), one for each level
+    scores: Tensor
+    deltas: Tensor
+    anchors: list[Tensor]
+    counts: list[int]  # of anchors in each level
+
+
 class Pass(NamedTuple):
     """One pass over labelled images."""
 
@@ -151,12 +161,14 @@ class Detector(Finder):
         self.net.train()
         wanted = [{"boxes": found.boxes.float(), "labels": found.labels + 1} for found in objects]
         framed, wanted = self.net.transform(images, wanted)
-        maps, objectness, deltas, anchors, proposals = self.propose(framed)
-        labels, matched = self.net.rpn.assign_targets_to_anchors(anchors, wanted)
-        rpn = self.net.rpn.compute_loss(objectness, deltas, labels, self.net.rpn.box_coder.encode(matched, anchors))
+        guess = self.guess(framed)
+        labels, matched = self.net.rpn.assign_targets_to_anchors(guess.anchors, wanted)
+        offsets = self.net.rpn.box_coder.encode(matched, guess.anchors)
+        rpn = self.net.rpn.compute_loss(guess.scores, guess.deltas, labels, offsets)
         if regions is None:
-            boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(proposals, wanted)
+            boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(self.propose(framed, guess), wanted)
             regions = Regions(boxes, kinds, offsets)
+        maps = guess.maps
         vectors = self.vectors(maps, regions.boxes, framed.image_sizes)
         logits, corrections = self.net.roi_heads.box_predictor(vectors)
         roi = fastrcnn_loss(logits, corrections, regions.labels, regions.offsets)
@@ -168,8 +180,8 @@ class Detector(Finder):
         kept = {key: value.detach() for key, value in said.items()}
         return Pass(rpn[0] + roi[0], rpn[1] + roi[1], list(maps.values()), vectors, regions, kept)
 
-    def propose(self, framed: Any) -> tuple[dict[str, Tensor], Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Maps, scores and offsets of all anchors, the anchors, and the proposals of each image; needs no label."""
+    def guess(self, framed: Any) -> Guess:
+        """Of images without any label."""
         from torchvision.models.detection.rpn import concat_box_prediction_layers
 
         with self.player.autocast():
@@ -177,12 +189,16 @@ class Detector(Finder):
         maps = {name: level.float() for name, level in ({"0": maps} if isinstance(maps, Tensor) else maps).items()}
         levels = list(maps.values())
         scores, deltas = self.net.rpn.head(levels)
-        anchors = self.net.rpn.anchor_generator(framed, levels)
         counts = [level[0].numel() for level in scores]
+        anchors = self.net.rpn.anchor_generator(framed, levels)
         scores, deltas = concat_box_prediction_layers(scores, deltas)
-        decoded = self.net.rpn.box_coder.decode(deltas.detach(), anchors).view(len(anchors), -1, 4)
-        proposals, _ = self.net.rpn.filter_proposals(decoded, scores, framed.image_sizes, counts)
-        return maps, scores, deltas, anchors, proposals
+        return Guess(maps, scores, deltas, anchors, counts)
+
+    def propose(self, framed: Any, guess: Guess) -> list[Tensor]:
+        """Boxes of each image where something may be, the surest first."""
+        rpn = self.net.rpn
+        boxes = rpn.box_coder.decode(guess.deltas.detach(), guess.anchors).view(len(guess.anchors), -1, 4)
+        return rpn.filter_proposals(boxes, guess.scores, framed.image_sizes, guess.counts)[0]
 
     def vectors(self, maps: dict[str, Tensor], boxes: list[Tensor], sizes: list[tuple[int, int]]) -> Tensor:
         """(R, d), one row for each region."""

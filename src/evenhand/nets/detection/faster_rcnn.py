@@ -1,7 +1,8 @@
 """Faster R-CNN of torchvision in the sizes that the papers and a laptop need.
 
 Images come as floats in 0..1; the detector normalises and resizes them itself, so torchvision's checkpoints load as
-they are. BatchNorm is frozen everywhere, as in detection it is.
+they are. BatchNorm is frozen everywhere, as in detection it is, and folded into
+the convolutions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from evenhand.errors import UserError, did_you_mean
+from evenhand.nets.detection.folded import fold_norms
 from evenhand.nets.detection.torchvision import torchvision
 from evenhand.nets.weights import read_tensors
 
@@ -65,13 +67,15 @@ def build_detector(
     if fresh and "box_head" not in more:
         more["box_head"] = TwoMLPHead(body.out_channels * 49, fresh)
         more["box_predictor"] = FastRCNNPredictor(fresh, num_classes + 1)
-    return FasterRCNN(
+    net = FasterRCNN(
         body, None if "box_predictor" in more else num_classes + 1, min_size=short_side, max_size=long_side,
         rpn_anchor_generator=AnchorGenerator(sizes, (ratios,) * len(sizes)),
         rpn_pre_nms_top_n_train=2 * proposals, rpn_post_nms_top_n_train=proposals,
         rpn_pre_nms_top_n_test=2 * proposals, rpn_post_nms_top_n_test=proposals,
         box_batch_size_per_image=regions, **more,
     )  # fmt: skip
+    fold_norms(net)
+    return net
 
 
 def load_backbone(net: nn.Module, file: str | Path) -> None:

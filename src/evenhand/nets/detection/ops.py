@@ -21,12 +21,13 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     left, top, right, bottom = boxes[order].unbind(1)
     area = (right - left) * (bottom - top)
     shared = _overlap(left, right).mul_(_overlap(top, bottom))  # (n, n)
-    over = (shared / (area[:, None] + area[None] - shared) > iou_threshold).triu_(1)
-    keep = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
+    union = (area[:, None] + area[None]).sub_(shared)
+    over = (shared.div_(union) > iou_threshold).triu_(1).float()  # floats: a product counts who suppresses, exactly
+    keep = torch.ones(len(order), device=boxes.device)
     while True:
-        settled = ~(over & keep[:, None]).any(0)
+        settled = (keep @ over == 0).float()
         if torch.equal(settled, keep):
-            return order[keep]
+            return order[keep.bool()]
         keep = settled
 
 
