@@ -384,10 +384,11 @@ def test_classes_that_the_split_lacks_are_named(tmp_path: Path) -> None:
     assert "has no sample of" not in render([load_run(make_run(tmp_path, "b"))])
 
 
-def split_run(root: Path, name: str, seed: int, split: int, digest: str) -> Any:
-    """A run with that seed and split, tested on what has that digest."""
+def split_run(root: Path, name: str, seed: int, split: int, digest: str, size: int = 32) -> Any:
+    """A run with that seed and split, tested on what has that digest, seen at that size."""
     folder = make_run(root, name, seed=seed, rho=float(name.startswith("b")))
-    (folder / "recipe.toml").write_text((folder / "recipe.toml").read_text() + f"[data]\nsplit_seed = {split}\n")
+    table = f"[data]\nsplit_seed = {split}\nsize = {size}\n"
+    (folder / "recipe.toml").write_text((folder / "recipe.toml").read_text() + table)
     streams = json.loads((folder / "streams.json").read_text())
     (folder / "streams.json").write_text(json.dumps({**streams, "test": {"digest": digest, "samples": 9}}))
     return load_run(folder)
@@ -418,3 +419,10 @@ def test_splits_that_vary_with_the_seed_are_said_and_no_fault(
     assert which_test(group_runs(records))[1].startswith(ANEW) == noted
     if noted and len(runs) > 2:
         assert Page(render(records)).text.count(ANEW) == 1
+
+
+def test_another_image_size_is_no_other_data_but_another_split_is(tmp_path: Path) -> None:
+    small, large = split_run(tmp_path, "a-1", 1, 1, "x"), split_run(tmp_path, "b-1", 1, 1, "z", size=64)
+    assert which_test(group_runs([small, large])) == ("", "")
+    elsewhere = split_run(tmp_path, "b-2", 1, 2, "w", size=64)
+    assert "different splits" in which_test(group_runs([small, elsewhere]))[0]

@@ -70,6 +70,17 @@ def test_what_the_user_sets_is_not_explained_as_ours(capsys: pytest.CaptureFixtu
     assert "measured: " in (choose("mine", ['method.loss="la"']).about and capsys.readouterr().out)
 
 
+def test_balanced_sampling_takes_the_place_of_logit_adjustment(capsys: pytest.CaptureFixture[str]) -> None:
+    pictures("mine", ant=12, bee=3)
+    recipe = choose("mine", ["method.sampling=class-balanced"])
+    said = capsys.readouterr().out
+    assert (recipe.method.sampling, recipe.method.loss) == ("class-balanced", "ce")
+    assert "recipe: pretrained with method.sampling=class-balanced, as you set it" in said
+    assert "without that it would be method.loss=la" in said
+    assert choose("mine", ["method.sampling=class-balanced", "method.loss=la"]).method.loss == "la"
+    assert choose("mine", ["method.sampling=instance"]).method.loss == "la"
+
+
 def test_a_target_is_not_learnt_from(capsys: pytest.CaptureFixture[str]) -> None:
     for domain in ("art", "photo", "sketch"):
         pictures(f"mine/{domain}", ant=4, bee=4)

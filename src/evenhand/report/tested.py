@@ -15,6 +15,10 @@ def tested_on(groups: Sequence[RunGroup]) -> tuple[str, str]:
 
     Seeds that split the data anew are no fault as long as every group has the same splits.
     """
+    seen = list(dict.fromkeys(str(_seen(group)) for group in groups))
+    if len(seen) > 1 and all(compare(groups[0], other) for other in groups[1:]):  # each way of seeing by itself
+        told = [tested_on([group for group in groups if str(_seen(group)) == way]) for way in seen]
+        return next((wrong for wrong, _ in told if wrong), ""), next((known for _, known in told if known), "")
     by_group = [{(str(r.split_seed), d) for r in g.measured if (d := _digest(r, "test"))} for g in groups]
     known = [pairs for pairs in by_group if pairs]
     pairs = {pair for of_group in known for pair in of_group}

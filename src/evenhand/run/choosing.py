@@ -36,6 +36,7 @@ HEAD = 0.002  # seconds a step of a small head on features takes, about
 SMALL = 32  # pixels, of which a network for photographs, that halves an image five times, leaves one
 PASSES, FEWEST = 64, 500  # CSST saw its samples that often on Fashion-MNIST (csst-fashion); steps at least
 ERROR = "error: "
+BALANCE = {"method.sampling": "instance", "method.weighting": "none"}  # what balances classes besides the loss
 VALIDATION = ("data.val_per_class", "data.val_share")  # only one of them may be set
 
 
@@ -121,16 +122,22 @@ def _explain(choice: Choice, advice: Advice) -> str:
     """Say what is chosen and why; the reason. What the user decides otherwise has hers, and no measurement of ours."""
     given = dict(map(parse_override, (f"{key}={value}" for key, value in choice.own.items())))
     ours = dict(map(parse_override, advice.set))
-    overruled = [key for key, value in ours.items() if key.startswith("method.") and given.get(key, value) != value]
-    if not overruled:
+    hers = {
+        key: given[key] for key, value in ours.items() if key.startswith("method.") and given.get(key, value) != value
+    }
+    instead = [*hers]
+    balanced = {key: given[key] for key, usual in BALANCE.items() if given.get(key, usual) != usual}
+    if balanced and "method.loss" not in given and choice.values.pop("method.loss", ""):  # else rare ones count twice
+        hers, instead = balanced, ["method.loss"]
+    if not hers:
         choice.tell(f"\nrecipe: {advice.recipe}, for {advice.reason}")
         choice.tell(f"measured: {advice.evidence}")
         return advice.reason
-    hers = ", ".join(f"{key}={given[key]}" for key in overruled)
-    other = ", ".join(f"{key}={ours[key]}" for key in overruled)
-    choice.tell(f"\nrecipe: {advice.recipe} with {hers}, as you set it")
+    asked = ", ".join(f"{key}={value}" for key, value in hers.items())
+    other = ", ".join(f"{key}={ours[key]}" for key in instead)
+    choice.tell(f"\nrecipe: {advice.recipe} with {asked}, as you set it")
     choice.tell(f"without that it would be {other}: {advice.reason}")
-    return f"{hers} was set"
+    return f"{asked} was set"
 
 
 def _refuse(findings: Findings, errors: Sequence[str]) -> None:
