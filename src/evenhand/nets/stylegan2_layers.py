@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenhand.nets.stylegan2_ops import GAIN, activated, binomial, blur, downsample, normalised
+from evenhand.nets.stylegan2_ops import GAIN, activated, binomial, blur, downsample, normalised, pointwise
 
 MAPPING_RATE = 0.01  # of the mapping networks' learning rate
 LOWEST = 4  # the side at which images begin and the critic ends
@@ -65,8 +65,8 @@ class Conv(nn.Module):
             x = downsample(x, self.resample_filter)
         elif self.down:
             x, stride, padding = blur(x, self.resample_filter, padding + 1), 2, 0
-        bias = self.bias * gain if self.bias is not None else None
-        y = F.conv2d(x, self.weight * (self.scale * gain), bias, stride=stride, padding=padding)
+        weight, bias = self.weight * (self.scale * gain), self.bias * gain if self.bias is not None else None
+        y = pointwise(x, weight, bias) if self.kernel == 1 else F.conv2d(x, weight, bias, stride, padding)
         return activated(y) if self.active else y
 
 

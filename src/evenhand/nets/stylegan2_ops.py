@@ -75,6 +75,11 @@ def upsample(x: Tensor, taps: Tensor) -> Tensor:
     return _Spread.apply(x, taps * 4, 2, 1)
 
 
+def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A 1 x 1 convolution as one product over the channels; what comes out is channels_last."""
+    return F.linear(x.movedim(1, -1), weight.flatten(1), bias).movedim(-1, 1)
+
+
 def modulated_conv2d(
     x: Tensor, weight: Tensor, styles: Tensor, *, demodulate: bool = True, gain: float = 1.0, up: Tensor | None = None
 ) -> Tensor:
@@ -84,10 +89,12 @@ def modulated_conv2d(
     whole batch shares one convolution. up: taps of the filter, where the side doubles. x (N, I, H, W), styles (N, I).
     """
     y = x * styles[:, :, None, None]
-    if up is None:
-        y = F.conv2d(y, weight, padding=weight.shape[2] // 2)
-    else:
+    if up is not None:
         y = blur(F.conv_transpose2d(y, weight.transpose(0, 1), stride=2), up, padding=1, gain=4.0)
+    elif weight.shape[2] == 1:
+        y = pointwise(y, weight)
+    else:
+        y = F.conv2d(y, weight, padding=weight.shape[2] // 2)
     if not demodulate:
         return y
     energy = styles.square() @ weight.square().sum((2, 3)).t()  # (N, O)
