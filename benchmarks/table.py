@@ -10,6 +10,7 @@ behind the name it is the run that this recipe needs by that name. Seed s trains
 seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its
 recipe and of all that this needs: a table grows from session to session, and what has changed is trained anew.
 Rows listed under ``[trained_in]`` are another table's runs, tested on this one's data: they never saw a target.
+Generators may be measured by further features (``by``) and by a classifier trained on what they draw (``cas``).
 """
 
 from __future__ import annotations
@@ -27,29 +28,60 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from evenhand.measure.judging import Features
 from evenhand.process import keep_freed
-from evenhand.run.measuring import measure
+from evenhand.run.measuring import measure, measure_by
 from evenhand.run.needs import needed_recipe
 from evenhand.run.opening import open_run, read_data
 from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.samples import classifier_score
 from evenhand.run.training import train
 
 HERE = Path(__file__).parent
 Numbers = dict[str, float]
 
 
+class Column(NamedTuple):
+    """A number of a run, and how it is shown; a plain key is a share, shown in %."""
+
+    key: str
+    scale: float = 100.0
+    digits: int = 1
+
+
+class More(NamedTuple):
+    """What is measured of a run besides its test."""
+
+    splits: tuple[str, ...] = ()
+    features: tuple[Features, ...] = ()  # of a generator
+    cas: str = ""  # the recipe of a classifier that learns from what a generator draws
+
+
+NOTHING = More()
+
+
 @dataclass
 class Table:
-    """What a file declares: metrics by their titles, rows by theirs, and which splits are measured beside the test."""
+    """What a file declares: metrics by their titles, rows by theirs, and what is measured beside the test."""
 
     name: str
-    columns: dict[str, str]
+    columns: dict[str, str | dict[str, Any]]
     rows: dict[str, str | list[str]]
     seeds: list[int]
     also: tuple[str, ...] = ()
+    by: tuple[Features, ...] = ()
+    cas: str = ""
     trained_in: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> dict[str, Column]:
+        return {title: Column(c) if isinstance(c, str) else Column(**c) for title, c in self.columns.items()}
+
+    @property
+    def more(self) -> More:
+        return More(tuple(self.also), tuple(self.by), self.cas)
 
     @classmethod
     def read(cls, name: str) -> Table:
@@ -103,22 +135,28 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _numbers(table: dict[str, Any], prefix: str = "") -> Numbers:
-    """What was measured of a run, without lists, such as what is of single classes."""
-    return {prefix + key: round(value, 6) for key, value in _flat(table).items() if isinstance(value, float)}
+    """What was measured of a run; of lists, such as what is of single classes, the mean."""
+    found: Numbers = {}
+    for key, value in _flat(table).items():
+        if isinstance(value, float):
+            found[prefix + key] = round(value, 6)
+        elif isinstance(value, list) and value and all(isinstance(item, float) for item in value):
+            found[f"{prefix}{key}.mean"] = round(statistics.fmean(value), 6)
+    return found
 
 
-def numbers_of(folder: Path, also: tuple[str, ...]) -> Numbers:
-    """Of the test, and of other splits under their names."""
-    files = {"": "measure.json"} | {f"{split}.": f"measure-{split}.json" for split in also}
+def numbers_of(folder: Path, more: More) -> Numbers:
+    """Of the test, and of other splits and features under their names."""
+    files = {"": "measure.json"} | {f"{name}.": f"measure-{name}.json" for name in (*more.splits, *more.features)}
     tables = {prefix: json.loads((folder / file).read_text()) for prefix, file in files.items()}
     return {key: value for prefix, table in tables.items() for key, value in _numbers(table, prefix).items()}
 
 
-def tested(folder: Path, recipe: Recipe, also: tuple[str, ...]) -> Numbers:
+def tested(folder: Path, recipe: Recipe, more: More) -> Numbers:
     """The same numbers of a run on the data of another recipe; nothing is written into its folder."""
     opened = open_run(folder)
     streams, task = read_data(recipe, opened.model).streams, opened.method.task
-    splits = {"": "test"} | {f"{split}.": split for split in also}
+    splits = {"": "test"} | {f"{split}.": split for split in more.splits}
     tables = {
         prefix: task.table(opened.method, streams[split], batch=recipe.run.eval_batch)
         for prefix, split in splits.items()
@@ -126,7 +164,7 @@ def tested(folder: Path, recipe: Recipe, also: tuple[str, ...]) -> Numbers:
     return {key: value for prefix, table in tables.items() for key, value in _numbers(table, prefix).items()}
 
 
-def run(recipe: Recipe, also: tuple[str, ...], trained: Recipe | None = None) -> Numbers:
+def run(recipe: Recipe, more: More = NOTHING, trained: Recipe | None = None) -> Numbers:
     """Numbers of a recipe's run, or of another recipe's on its data; what is not there is trained."""
     keep_freed()
     trained = trained or recipe
@@ -134,11 +172,16 @@ def run(recipe: Recipe, also: tuple[str, ...], trained: Recipe | None = None) ->
     if not (folder / "measure.json").is_file():
         train(trained)
     if trained.digest() != recipe.digest():
-        return tested(folder, recipe, also)
-    for split in also:
+        return tested(folder, recipe, more)
+    for split in more.splits:
         if not (folder / f"measure-{split}.json").is_file():
             measure(folder, split=split)
-    return numbers_of(folder, also)
+    for features in more.features:
+        if not (folder / f"measure-{features}.json").is_file():
+            measure_by(folder, features)
+    if more.cas and "classifier_score" not in json.loads((folder / "measure.json").read_text()):
+        classifier_score(folder, recipe=more.cas)
+    return numbers_of(folder, more)
 
 
 def run_all(asked: dict[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Numbers]]:
@@ -161,49 +204,53 @@ def fill(table: Table, rows: list[str], seeds: list[int], out: Path, jobs: int) 
         for name, need in recipe.needs.items()
     }
     shared = {folder: other for folder, other in shared.items() if not (Path(folder) / "measure.json").is_file()}
-    for number, _ in enumerate(run_all({folder: (other, ()) for folder, other in shared.items()}, jobs), 1):
+    for number, _ in enumerate(run_all({folder: (other,) for folder, other in shared.items()}, jobs), 1):
         print(f"{number} of {len(shared)} that several rows need", file=sys.stderr, flush=True)
-    asked = {key: (recipe, table.also, table.trained(*key, out)) for key, recipe in recipes.items()}
+    asked = {key: (recipe, table.more, table.trained(*key, out)) for key, recipe in recipes.items()}
     for number, ((row, seed), numbers) in enumerate(run_all(asked, jobs), 1):
         table.keep(row, seed, whole_digest(recipes[row, seed]), numbers)
         print(f"{number} of {len(recipes)}: {row}, seed {seed}", file=sys.stderr, flush=True)
 
 
-def spread(values: list[float]) -> str:
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
+def spread(values: list[float], digits: int = 1) -> str:
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
 
 
-def paired(gaps: list[float]) -> str:
+def paired(gaps: list[float], digits: int = 1) -> str:
     if len(gaps) < 2:
-        return "".join(f"{gap:+.1f}" for gap in gaps) or "not run"
-    return f"{statistics.mean(gaps):+.1f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.1f}"
+        return "".join(f"{gap:+.{digits}f}" for gap in gaps) or "not run"
+    return f"{statistics.mean(gaps):+.{digits}f} ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.{digits}f}"
 
 
 def text(table: Table, rows: list[str], seeds: list[int], against: str) -> str:
-    """Mean ± standard deviation in %; then differences, paired within seeds, ± standard error."""
+    """Mean ± standard deviation; then differences, paired within seeds, ± standard error."""
     kept, out = table.kept(), Path("runs/tables")
     found = {
         row: {s: kept[digest] for s in seeds if (digest := whole_digest(table.recipe(row, s, out))) in kept}
         for row in rows
     }
 
-    def values(row: str, column: str) -> dict[int, float]:
-        return {seed: 100 * numbers[column] for seed, numbers in found[row].items() if column in numbers}
+    def values(row: str, column: Column) -> dict[int, float]:
+        known = {seed: numbers[column.key] for seed, numbers in found[row].items() if column.key in numbers}
+        return {seed: column.scale * number for seed, number in known.items()}
 
     head = ["| row | seeds | " + " | ".join(table.columns) + " |", "|:--|--:|" + "--:|" * len(table.columns)]
     lines = [*head]
     for row in rows:
-        cells = [spread([*v.values()]) if (v := values(row, column)) else "–" for column in table.columns.values()]
+        cells = [spread([*v.values()], c.digits) if (v := values(row, c)) else "–" for c in table.shown.values()]
         lines.append(
             f"| {row} | {len(found[row])} | " + " | ".join(cells) + " |" if found[row] else f"| {row} | not run |"
         )
     if against in rows:
         lines += [f"\nDifference to {against}, paired within seeds, ± standard error:\n", *head]
         for row in [row for row in rows if row != against and found[row]]:
-            pairs = [(values(row, column), values(against, column)) for column in table.columns.values()]
+            pairs = [(values(row, column), values(against, column)) for column in table.shown.values()]
             gaps = [[mine[s] - other[s] for s in mine if s in other] for mine, other in pairs]
-            cells = [paired(some) if some else "–" for some in gaps]
+            cells = [
+                paired(some, column.digits) if some else "–"
+                for some, column in zip(gaps, table.shown.values(), strict=True)
+            ]
             lines.append(f"| {row} | {max(map(len, gaps))} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -103,12 +103,21 @@ def test_what_is_kept_is_not_trained_again_and_a_changed_recipe_is(
     assert trained[4:] == [("la", 1), ("la", 2)]
 
 
-def test_numbers_of_a_run_leave_out_lists_and_words(program: ModuleType, tmp_path: Path) -> None:
-    measured = {"task": "classify", "accuracy": 0.5, "recall": [0.1], "group_recall": {"tail": 0.25}, "samples": 10}
+def test_numbers_of_a_run_are_its_floats_and_the_means_of_its_lists(program: ModuleType, tmp_path: Path) -> None:
+    measured = {
+        "task": "classify",
+        "accuracy": 0.5,
+        "recall": [0.1, 0.2],
+        "names": ["a"],
+        "group_recall": {"tail": 0.25},
+        "samples": 10,
+    }
     (tmp_path / "measure.json").write_text(json.dumps({**measured, "temperature": {"value": 1.5}}))
     (tmp_path / "measure-test-new.json").write_text(json.dumps({"map": 0.125}))
-    found = program.numbers_of(tmp_path, ("test-new",))
-    assert found == {"accuracy": 0.5, "group_recall.tail": 0.25, "temperature.value": 1.5, "test-new.map": 0.125}
+    found = program.numbers_of(tmp_path, program.More(("test-new",)))
+    assert found == {
+        "accuracy": 0.5, "recall.mean": 0.15, "group_recall.tail": 0.25, "temperature.value": 1.5, "test-new.map": 0.125,
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("tv")
@@ -121,11 +130,11 @@ def test_a_run_that_never_saw_a_target_is_tested_on_another_as_if_trained_for_it
         )
         for target in ("negative", "plain")
     )
-    before = program.run(here, ())
-    borrowed = program.run(there, (), here)
+    before = program.run(here)
+    borrowed = program.run(there, program.NOTHING, here)
     assert not (tmp_path / "plain").exists()
-    assert program.run(here, ()) == before  # its own numbers stay
-    own = program.run(there, ())
+    assert program.run(here) == before  # its own numbers stay
+    own = program.run(there)
     assert borrowed == {key: own[key] for key in borrowed}
     assert borrowed["coco"] != before["coco"]
 
@@ -139,3 +148,36 @@ def test_a_row_trained_in_another_table_names_a_row_of_it(program: ModuleType, t
             assert trained == other.recipe(row, 1, tmp_path)
             assert trained.method == own.method
             assert trained.data.source == own.data.source
+
+
+def test_generators_are_measured_by_other_features_and_a_classifier_each_once(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def by(folder: Path, features: str) -> None:
+        asked.append(features)
+        (folder / f"measure-{features}.json").write_text(json.dumps({"fid": 3.0}))
+
+    def cas(folder: Path, *, recipe: str) -> None:
+        asked.append(recipe)
+        (folder / "measure.json").write_text(json.dumps({"fid": 2.0, "classifier_score": {"accuracy": 0.5}}))
+
+    (tmp_path / "measure.json").write_text(json.dumps({"fid": 2.0}))
+    monkeypatch.setattr(program, "measure_by", by)
+    monkeypatch.setattr(program, "classifier_score", cas)
+    recipe = program.load_recipe("noisytwins-fashion", [f"run.folder={json.dumps(str(tmp_path))}"])
+    more = program.More(features=("mobilenet_v2",), cas="annotator")
+    expected = {"fid": 2.0, "classifier_score.accuracy": 0.5, "mobilenet_v2.fid": 3.0}
+    assert program.run(recipe, more) == program.run(recipe, more) == expected
+    assert asked == ["mobilenet_v2", "annotator"]
+
+
+def test_a_column_may_have_its_own_scale_and_digits(program: ModuleType, two_rows: Any) -> None:
+    two_rows.columns = {"recall": {"key": "mean_recall", "scale": 1, "digits": 3}}
+    for seed, plain, other in ((1, 0.5, 0.6), (2, 0.25, 0.5)):
+        keep(program, two_rows, "plain", seed, plain)
+        keep(program, two_rows, "other", seed, other)
+    lines = program.text(two_rows, ["plain", "other"], [1, 2], "plain").splitlines()
+    assert lines[2] == "| plain | 2 | 0.375 ± 0.177 |"
+    assert lines[-1] == "| other | 2 | +0.175 ± 0.075 |"

@@ -37,6 +37,20 @@ class Counting(nn.Module):
         return x.flatten(1) * self.gain
 
 
+def test_mobilenet_gives_what_its_head_is_given_of_enlarged_normalised_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = build_net("mobilenet_v2", num_classes=2).eval()
+    monkeypatch.setattr(features, "backbone", {"mobilenet_v2": net}.__getitem__)
+    grey = images(2, channels=1)
+    found = features.mobilenet(side=32)
+    x = torch.nn.functional.interpolate(grey.float() / 255, (32, 32), mode="bilinear").expand(-1, 3, -1, -1)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(embed(found, grey).features, net.features((x - mean) / std))
+    assert found.resize == "32 bilinear, not antialiased"
+
+
 def test_any_module_sees_normalised_images() -> None:
     net = Counting()
     x = images(5)

@@ -7,22 +7,25 @@ import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
+from evenhand.cli import runs
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
+from evenhand.measure import judging
+from evenhand.measure.features import Extractor, from_module
 from evenhand.measure.judging import Judge
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.report.page import render
 from evenhand.report.reading import load_run
 from evenhand.run import checkpoint, samples
-from evenhand.run.measuring import measure
+from evenhand.run.measuring import measure, measure_by
 from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.samples import classifier_score, contact_sheet, draw, labelled_samples, sample_run
@@ -285,3 +288,38 @@ def test_another_seed_draws_other_images(tmp_path: Path, monkeypatch: pytest.Mon
         for name, seed in (("first", 3), ("again", 3), ("other", 4))
     )
     assert first == again != other
+
+
+def test_other_features_are_measured_beside_and_change_nothing_else(
+    gsr: Path, annotator: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blurred(**_: Any) -> Extractor:
+        return from_module(torch.nn.Flatten(), "blurred pixels", size=2)
+
+    before = {path: path.read_bytes() for path in gsr.iterdir() if path.is_file()}
+    monkeypatch.setattr(judging, "mobilenet", blurred)
+    found = measure_by(gsr, "mobilenet_v2")
+    assert json.loads((gsr / "measure-mobilenet_v2.json").read_text())["fid"] == found["fid"]
+    assert {path: path.read_bytes() for path in before} == before
+    assert found["features"] == "blurred pixels"
+    own = json.loads((gsr / "measure.json").read_text())
+    assert found["fid"] != own["fid"]
+    assert {key: found[key] for key in ("checkpoint", "step", "split", "class_shares", "real_count")} == {
+        key: own[key] for key in ("checkpoint", "step", "split", "class_shares", "real_count")
+    }
+    assert get_args(runs.Features) == get_args(judging.Features)  # the command line offers them all
+    again = measure_by(gsr, "annotator")
+    assert again["fid"] == own["fid"]
+    with pytest.raises(UserError, match="draws none: leave it out"):
+        measure_by(annotator, "mobilenet_v2")
+
+
+def test_a_generator_without_an_annotator_is_judged_by_a_network_of_photographs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "mobilenet", lambda **_: from_module(torch.nn.Flatten(), "pixels", size=2))
+    measured = {**SMALL["measure"], "features": "mobilenet_v2"}
+    folder = generator(tmp_path / "g", "gsr-gan", {}, measure=measured)
+    assert json.loads((folder / "measure.json").read_text())["features"] == "pixels"
+    with pytest.raises(UserError, match="has no annotator: choose other --features"):
+        measure_by(folder, "annotator")

@@ -10,6 +10,7 @@ import typer
 from evenhand.cli.common import Set, stoppable
 
 Rule = Literal["asked", "annotator"]
+Features = Literal["annotator", "inception", "mobilenet_v2"]  # as in measure.judging, which imports torch
 
 
 def measure(
@@ -22,6 +23,9 @@ def measure(
         ),
     ] = None,
     cas_images: Annotated[int, typer.Option(min=1, help="Images drawn for --cas.")] = 10_000,
+    features: Annotated[
+        Features | None, typer.Option(help="Of a generator: compare images by these, not by its recipe's.")
+    ] = None,
 ) -> None:
     """Per-class table, head/mid/tail and calibration of a run; or FID, precision, recall and class shares."""
     from dataclasses import replace
@@ -31,10 +35,13 @@ def measure(
     from evenhand.report.tables import headline
     from evenhand.report.terminal import print_tables
     from evenhand.run.measuring import measure as measure_run
+    from evenhand.run.measuring import measure_by
 
     if cas is not None and split != "test":
         raise UserError(f"--cas is tested on the test split: leave out --split {split}")
-    result = measure_run(run, split=split)
+    if features is not None and (cas is not None or split != "test"):
+        raise UserError("--features compares with the test split, and nothing else: leave out --split and --cas")
+    result = measure_by(run, features) if features else measure_run(run, split=split)
     if cas is not None:
         from evenhand.run.samples import classifier_score
 

@@ -22,9 +22,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from evenhand import atomic
+from evenhand.data.prepared import IMAGENET
 from evenhand.data.sets.catalogue import obtain
 from evenhand.data.stream import Stream
 from evenhand.data.views.imageops import Interpolation
+from evenhand.measure.frozen import backbone
 from evenhand.nets import HeadedNet, load_weights
 from evenhand.nets.inception import blank, load_script
 
@@ -109,6 +111,24 @@ def from_module(
 
     resize = "none" if size is None else f"{size} {interpolation}, not antialiased"
     return Extractor(name, resize, module, run)
+
+
+class _Headless(nn.Module):
+    """What a network's head is given."""
+
+    def __init__(self, net: HeadedNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net.features(x)
+
+
+def mobilenet(*, side: int = 96, device: str | torch.device = "cpu") -> Extractor:
+    """MobileNetV2's features (1280), of ImageNet: a second opinion that never saw the data, and is cheap."""
+    mean, std = IMAGENET
+    net = _Headless(backbone("mobilenet_v2")).to(device).requires_grad_(False)
+    return from_module(net, "MobileNetV2, ImageNet weights", size=side, mean=mean, std=std, channels=3)
 
 
 def annotator(net: HeadedNet, see: Callable[[Tensor], Tensor], name: str, *, logit_scale: float = 1.0) -> Extractor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
-from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception
+from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception, mobilenet
 from evenhand.measure.generative import fid, label_kl, measure_generator
 from evenhand.measure.manifold import pattern_share
 from evenhand.randomness import dice
@@ -31,13 +31,14 @@ EXPLODED = 2.0  # times the median class's spectral norm
 RARE = 0.1  # of an even share: below, a class is hardly drawn
 ENOUGH = 20  # images that an even share would be, before that is said
 PEERS = 100  # training images of each class to compare with where none are held out
+Features = Literal["annotator", "inception", "mobilenet_v2"]
 Shares = list[float | None]  # None: too few images to tell
 
 
 class Measure(Settings):
     """[method.measure] of a generator."""
 
-    features: Literal["annotator", "inception"] = Field("annotator", description="by which images are compared")
+    features: Features = Field("annotator", description="by which images are compared")
     inception: str | None = Field(None, description="weights of the FID network; default: those evenhand data gets")
     judge_samples: int = Field(2000, gt=1, description="images drawn at every evaluation")
     samples: int = Field(10_000, gt=1, description="images drawn for the final table")
@@ -62,6 +63,8 @@ class Judge:
         """Made when something is judged: who only draws need not have Inception's weights."""
         if self.settings.features == "inception":
             return fid_inception(self.settings.inception, device=self.device)
+        if self.settings.features == "mobilenet_v2":
+            return mobilenet(device=self.device)
         assert self.annotator is not None  # see GAN.check
         return self.annotator
 

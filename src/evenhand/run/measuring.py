@@ -6,7 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from evenhand import atomic, parallel
 from evenhand.data.prepared import Data
 from evenhand.data.stream import decoded_by
 from evenhand.errors import UserError
+from evenhand.measure.judging import Features
+from evenhand.methods.protocol import Drawer
 from evenhand.run import checkpoint
 from evenhand.run.folder import keep_temperature
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.selection import rules_of
+from evenhand.tasks.generate import GENERATE
 
 FILE = "measure.json"
 
@@ -31,6 +34,26 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     """Measure a run on a split and write ``measure.json``."""
     run = open_run(folder)
     return measure_open(run, run.data(), split=split)
+
+
+def measure_by(folder: str | Path, features: Features) -> dict[str, Any]:
+    """Measure a generator by other features than its recipe's, and write ``measure-inception.json`` or the like.
+
+    Nothing else of the run changes: distances in a second space tell whether the first was kind to it.
+    """
+    run = open_run(folder)
+    if run.method.task is not GENERATE:
+        raise UserError(f"--features {features} compares images that are drawn, but {folder} draws none: leave it out")
+    method, data, batch = cast(Drawer, run.method), run.data(), run.recipe.run.eval_batch
+    split, judge = final_split(data), method.judge
+    if features == "annotator" and judge.annotator is None:
+        raise UserError(f"{folder} has no annotator: choose other --features")
+    judge.settings = judge.settings.model_copy(update={"features": features})
+    told = {"task": GENERATE.name, "split": split, "checkpoint": run.checkpoint, "step": run.step}
+    table = {**told, **GENERATE.table(method, data.streams[split], batch=batch)}
+    if parallel.is_writer():
+        atomic.write_json(run.folder / f"measure-{features}.json", table)
+    return table
 
 
 def measure_open(run: OpenRun, data: Data, *, split: str) -> dict[str, Any]:

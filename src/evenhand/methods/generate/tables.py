@@ -141,10 +141,10 @@ def check_drawing(settings: Any, data: Data, given: Collection[str]) -> None:
         raise UserError("generators draw images, but the samples are texts or vectors; choose another data.set")
     if size[0] != size[1]:
         raise UserError(f"images are {size[0]} x {size[1]}, generators draw squares: crop them, or set data.size")
-    if settings.measure.features != "inception" and "annotator" not in given:
+    if settings.measure.features == "annotator" and "annotator" not in given:
         raise UserError(
             "a generator is judged by an annotator: set needs.annotator to a classifier's recipe or run, "
-            "or method.measure.features = 'inception'"
+            "or method.measure.features = 'inception' or 'mobilenet_v2'"
         )
     if settings.balance:
         check_balance(settings.balance, data.counts, settings.batch, classified="classifier" in given)
