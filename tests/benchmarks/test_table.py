@@ -116,8 +116,12 @@ def test_numbers_of_a_run_are_its_floats_and_the_means_of_its_lists(program: Mod
     (tmp_path / "measure-test-new.json").write_text(json.dumps({"map": 0.125}))
     found = program.numbers_of(tmp_path, program.More(("test-new",)))
     assert found == {
-        "accuracy": 0.5, "recall.mean": 0.15, "group_recall.tail": 0.25, "temperature.value": 1.5, "test-new.map": 0.125,
-    }  # fmt: skip
+        "accuracy": 0.5,
+        "recall.mean": 0.15,
+        "group_recall.tail": 0.25,
+        "temperature.value": 1.5,
+        "test-new.map": 0.125,
+    }
 
 
 @pytest.mark.usefixtures("tv")
