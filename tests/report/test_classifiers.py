@@ -409,7 +409,7 @@ def test_advice_on_generators(tmp_path: Path, changes: dict[str, Any], said: str
 def test_the_terminals_tables_fit_into_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "Console", lambda: Console(width=80))
+    monkeypatch.setattr(terminal, "console", lambda: Console(width=80))
     groups = {"group_recall": {"head": 0.7, "mid": 0.75, "tail": 0.5}}
     print_tables([load_run(make_run(tmp_path, "ce", **groups))])
     lines = capsys.readouterr().out.splitlines()
@@ -419,3 +419,14 @@ def test_the_terminals_tables_fit_into_80_columns(
     (summary,) = (line.split() for line in lines if line.split()[:1] == ["ce"])
     assert summary == ["ce", "68.6", "61.3", "70.0", "75.0", "50.0", "0.0", "5.0"]
     assert any(line.startswith("What to try next: ") for line in lines)
+
+
+def test_tables_in_a_pipe_are_not_broken_at_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "with-a-name-that-says-everything-about-this-run-and-a-little-more"
+    print_tables([load_run(make_run(tmp_path, long)), load_run(make_run(tmp_path, "ce", method='loss = "vs"'))])
+    assert any(long in line and "68.6" in line for line in capsys.readouterr().out.splitlines())
+    monkeypatch.setenv("COLUMNS", "70")
+    assert terminal.console().width == 70

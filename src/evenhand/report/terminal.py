@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,11 +13,17 @@ from evenhand.report.tables import notes, per_class_table, summary_of
 from evenhand.report.verdict import advice, task_cautions
 
 ACROSS = 7  # numbers that fit on a line
+WIDE = 200  # columns where nobody's window ends them
+
+
+def console() -> Console:
+    """For tables: in a file or a pipe they are as wide as they are, unless COLUMNS says otherwise."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
 def print_tables(records: Sequence[RunRecord]) -> None:
     """Per class and in sum, one task after another, with what the scores depend on."""
-    say = Console()
+    say = console()
     for task, runs in by_task(records).items():
         groups, lost = apart(group_runs(runs))
         table, each = summary_of(groups), task.sections().each_class

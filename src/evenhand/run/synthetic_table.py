@@ -11,12 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
-from rich.console import Console
-
 from evenhand import atomic
 from evenhand.report.contrast import Estimate, Values, contrasts, difference, estimate, verb
 from evenhand.report.page import write_report
 from evenhand.report.reading import load_run
+from evenhand.report.terminal import console
 from evenhand.tasks.classify import CLASSIFY
 
 COLUMNS = ("mean_recall", "head", "mid", "tail", "min_recall")
@@ -96,7 +95,7 @@ def conclude(
         for name, row in found.items()
     }
     atomic.write_json(folder / "synthetic.json", {**plan, "rows": numbers, "conclusion": said, "remarks": remarks})
-    page, say = write_report([*runs.values()], folder / "report.html"), Console()
+    page, say = write_report([*runs.values()], folder / "report.html"), console()
     for table in tables:
         say.print(table.to_rich())
     for line in (*remarks, *said, f"table: {folder / 'table.md'}   report: {page}"):
