@@ -72,22 +72,30 @@ def _streams(settings: DataSettings) -> Streams:
     streams: Streams = {first: join(trains, first)}
     if held:
         streams["val"] = join(held, "val")
-    if target is None:
-        tests = [parts for parts in sources if "test" in parts]
-        return streams | ({"test": join([parts["test"] for parts in tests], "test")} if tests else {})
-    target = {split: only_classes(part, classes) for split, part in target.items()}
-    seen = next((target[split] for split in ("unlabelled", "train", "all", "test") if split in target), None)
-    if seen is None or not len(seen):
-        raise UserError(f"target '{settings.target}' has no images to adapt to; add some")
-    streams["target"] = Stream(seen.samples, None, classes, "target")
-    test = next((target[split] for split in ("test", "val", "all") if split in target), None)
-    if test is not None and test.target is not None:
-        streams["test"] = Stream(test.samples, test.target, classes, "test")
-    streams |= {split: part for split, part in target.items() if split.startswith("test-")}
+    streams |= _tests(sources) if target is None else _adapted_to(target, classes, settings.target)
     empty = [name for name, count in zip(classes, streams[first].counts, strict=True) if not count]
     if empty:
         raise UserError(f"no training object of class {', '.join(empty[:3])}: add some, or remove the class")
     return streams
+
+
+def _tests(sources: Sequence[Streams]) -> Streams:
+    """The test of all sources, and further ones ("test-new") that they bring."""
+    names = dict.fromkeys(split for parts in sources for split in parts if split == "test" or split.startswith("test-"))
+    return {name: join([parts[name] for parts in sources if name in parts], name) for name in names}
+
+
+def _adapted_to(target: Streams, classes: tuple[str, ...], name: str) -> Streams:
+    """The target's images, their boxes out of reach, and its tests."""
+    parts = {split: only_classes(part, classes) for split, part in target.items()}
+    seen = next((parts[split] for split in ("unlabelled", "train", "all", "test") if split in parts), None)
+    if seen is None or not len(seen):
+        raise UserError(f"target '{name}' has no images to adapt to; add some")
+    streams: Streams = {"target": Stream(seen.samples, None, classes, "target")}
+    test = next((parts[split] for split in ("test", "val", "all") if split in parts), None)
+    if test is not None and test.target is not None:
+        streams["test"] = Stream(test.samples, test.target, classes, "test")
+    return streams | {split: part for split, part in parts.items() if split.startswith("test-")}
 
 
 def _domain(name: str, settings: DataSettings) -> Streams:
