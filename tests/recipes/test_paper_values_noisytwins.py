@@ -84,7 +84,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
     "noisytwins-carnivores": (FEW | around(0.01, 0.0, 500.0, 0.05, 70_000, 64), PLAYED),
     "noisytwins-animalface": (FEW | around(0.01, 0.0, 500.0, 0.05, 100_000, 64), PLAYED),
     "noisytwins-fashion": (
-        nets(2, True, 8) | around(0.01, 0.0, 10.0, 0.05, 6000, None) | twins(0.75, 0.99, 0.01, 0.05, 0)
+        nets(2, True, 8) | around(0.01, 0.0, 10.0, 0.05, 6000, None) | twins(0.27, 0.99, 0.03, 0.05, 0)
         | {
             "method.batch": 32, "method.pad": True, "method.net.base": 1024, "method.net.widest": 32,
             "method.net.latent": 64, "method.net.style": 64, "method.path": 0.0, "method.ada": None,
@@ -95,6 +95,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
             "stylegan2": OFF, "ada": OFF | ADA | {"method.ada.kimg": 50.0},
             "diffaugment": OFF | {"method.diffaugment": ["translation", "cutout"]}, "gsr": OFF | GSR, "noise": NOISE,
             "d2d-ce": OFF | D2D | {"method.contrast.size": 32}, "twins": TWINS, "noisy-twins": {},
+            "paper-noise": {"method.twins.sigma": 0.75, "method.twins.strength": 0.01},
             "noisy-twins-diffaugment": {"method.diffaugment": ["translation", "cutout"]},
         },
     ),
