@@ -28,6 +28,12 @@ def box_iou(first: Any, second: Any) -> Tensor:
     return _over(_shared(a, b), box_area(a) + box_area(b) - _shared(a, b))
 
 
+def box_inside(first: Tensor, second: Tensor) -> Tensor:
+    """(n, m) share of the area of each box (n, 4) that lies in each box (m, 4); 0 of an empty one."""
+    a, b = first[:, None], second[None].to(first.dtype)
+    return _over(_shared(a, b), box_area(a))
+
+
 class Pool(NamedTuple):
     """All images in one: detections by image, class and falling score, truths by image and class."""
 

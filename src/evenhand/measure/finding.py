@@ -12,7 +12,7 @@ from torch import Tensor
 from evenhand import parallel
 from evenhand.data.loader import in_order
 from evenhand.data.stream import Stream
-from evenhand.measure.boxes import box_iou
+from evenhand.measure.boxes import box_inside, box_iou
 
 Detections = tuple[Tensor, Tensor, Tensor]  # boxes (n, 4), scores (n,), labels (n,)
 BATCH = 8  # images at once: a scene is large
@@ -23,12 +23,13 @@ SIDE = 192  # of a fault's picture
 def find_all(detect: Callable[[Any], list[Detections]], stream: Stream, *, batch: int = BATCH) -> tuple[list, list]:
     """What is found in every image of a stream, and what is there; each process looks at its share."""
     mine = torch.arange(parallel.rank(), len(stream), parallel.world())
-    flat = [torch.zeros(0, 7, dtype=torch.float64)]
+    flat: list[Tensor] = []
     for rows, images in in_order(stream, mine, min(batch, BATCH)):
         for row, (boxes, scores, labels) in zip(rows.tolist(), detect(images), strict=True):
             place = scores.new_full((len(scores), 1), row)
-            flat.append(torch.cat([place, boxes, scores[:, None], labels[:, None]], 1).double().cpu())
-    everything = parallel.gather(torch.cat(flat))  # (D, 7): row, box, score, label
+            flat.append(torch.cat([place, boxes, scores[:, None], labels[:, None]], 1).double())
+    nothing = torch.zeros(0, 7, dtype=torch.float64, device="cuda" if parallel.on_gpus() else "cpu")
+    everything = parallel.gather(torch.cat(flat) if flat else nothing).cpu()  # (D, 7): row, box, score, label
     order = everything[:, 0].argsort(stable=True)
     counts = torch.bincount(everything[:, 0].long(), minlength=len(stream)).tolist()
     found = [(part[:, 1:5], part[:, 5], part[:, 6].long()) for part in everything[order].split(counts)]
@@ -37,15 +38,20 @@ def find_all(detect: Callable[[Any], list[Detections]], stream: Stream, *, batch
 
 
 def surest_faults(found: list[Any], truths: list[Any], stream: Stream, most: int) -> dict[str, list[dict[str, Any]]]:
-    """False alarms by falling score, and misses by how little was found there: image, class, box, score."""
+    """False alarms by falling score, and misses by how little was found there: image, class, box, score.
+
+    Optional objects (difficult ones, crowds) are never missed, and what lies in one for the most part is no alarm.
+    """
     alarms, misses = [], []
     for row, ((boxes, scores, labels), truth) in enumerate(zip(found, truths, strict=True)):
         overlap = box_iou(boxes, truth[0])  # (n, m)
         same = labels[:, None] == truth[1][None]
         hit = (overlap >= 0.5) & same
-        for i in (~hit.any(1)).nonzero()[:, 0].tolist():
+        optional = truth[2] if len(truth) > 2 else torch.zeros(len(truth[1]), dtype=torch.bool)
+        excused = (box_inside(boxes, truth[0]) >= 0.5) & same & optional
+        for i in (~(hit | excused).any(1)).nonzero()[:, 0].tolist():
             alarms.append((-float(scores[i]), row, int(labels[i]), boxes[i].tolist()))
-        for j in (~hit.any(0)).nonzero()[:, 0].tolist():
+        for j in (~(hit.any(0) | optional)).nonzero()[:, 0].tolist():
             near = float((scores * ((overlap[:, j] >= 0.3) & same[:, j])).max()) if len(scores) else 0.0
             misses.append((near, row, int(truth[1][j]), truth[0][j].tolist()))
     kept: dict[str, list[dict[str, Any]]] = {}

@@ -20,6 +20,7 @@ from evenhand.parallel.group import (
     first_on_machine,
     is_writer,
     local_device,
+    on_gpus,
     rank,
     start,
     stop,
@@ -30,7 +31,7 @@ from evenhand.parallel.sums import gather, stack, total
 __all__ = [
     "agreed_stop", "any_process", "average_gradients", "average_statistics", "averaging", "barrier",
     "first_on_machine", "gather", "is_writer", "join_batchnorm", "local_device", "local_statistics", "mean",
-    "rank", "share", "stack", "start", "stop", "total", "world",
+    "on_gpus", "rank", "share", "stack", "start", "stop", "total", "world",
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,13 +38,42 @@ def test_flip_mirrors_half_of_the_images() -> None:
     assert 10 < seen.count([20.0, 10.0, 50.0, 20.0]) < 30
 
 
-def test_scale_changes_both_sides_alike_within_its_range() -> None:
+def test_scale_changes_objects_both_ways_within_a_frame_that_stays() -> None:
     image, found = scene()
     chance = torch.Generator().manual_seed(0)
-    heights = {scale(image, found, chance)[0].shape[1] for _ in range(60)}
-    assert min(heights) >= 35
-    assert max(heights) <= 65
-    assert len(heights) > 10
+    shares, places = [], set()
+    for _ in range(60):
+        x, y = scale(image, found, chance)
+        assert x.shape == image.shape
+        for box, label in zip(y.boxes, y.labels.tolist(), strict=True):
+            wide, tall = (box[2:] - box[:2]).tolist()
+            if label == 7 and box.min() > 0 and box[2] < 80 and box[3] < 50:  # not cut
+                assert wide == pytest.approx(tall, abs=0.4)  # sides are rounded to pixels
+                shares.append(wide / 10)
+                places.add(tuple(box.int().tolist()))
+    assert 0.68 < min(shares) < 0.8 < 1.1 < max(shares) < 1.32
+    assert len(places) > 20
+
+
+def test_scaled_images_have_grey_around_them_and_lose_what_sticks_out() -> None:
+    image, found = scene()
+    small, moved = scale(image, found, torch.Generator().manual_seed(0), low=0.5, high=0.5)
+    assert (small == 117).all(0).sum() == 50 * 80 - 25 * 40
+    assert (moved.boxes[:, 2:] - moved.boxes[:, :2]).tolist() == [[15.0, 5.0], [5.0, 5.0]]
+    lost = [len(scale(image, found, torch.Generator().manual_seed(s), low=2.0, high=2.0)[1].labels) for s in range(12)]
+    assert {1, 2} & set(lost)
+    assert 0 in lost
+
+
+def test_a_detector_s_own_resizing_does_not_undo_scale(tv: Any) -> None:
+    transform = tv.models.detection.transform.GeneralizedRCNNTransform(50, 80, [0.5] * 3, [0.5] * 3)
+    image, found = scene()
+    view, widths = BoxView(["scale"]), []
+    for seed in range(8):
+        (x,), (y,) = view.see([image], [found], torch.Generator().manual_seed(seed))
+        _, (wanted,) = transform([x], [{"boxes": y.boxes, "labels": y.labels}])
+        widths += [(b[2] - b[0]).item() for b, k in zip(wanted["boxes"], y.labels.tolist(), strict=True) if k == 4]
+    assert max(widths) - min(widths) > 6
 
 
 def test_an_object_of_which_too_little_is_left_is_lost() -> None:

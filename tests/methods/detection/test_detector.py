@@ -18,6 +18,7 @@ from evenhand.data.target import Found
 from evenhand.methods import method_class
 from evenhand.methods.adapt.detector import Sampler
 from evenhand.methods.protocol import Progress
+from evenhand.randomness import dice
 
 pytestmark = pytest.mark.usefixtures("tv")
 NET = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
@@ -100,14 +101,15 @@ def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> d
     heads = method.adversary.net.train()
     framed, _ = method.net.transform(batch["target"].x)
     guess = method.guess(framed)
-    boxes = [b[: method.settings.net.regions] for b in method.propose(framed, guess)]
-    theirs = method.vectors(guess.maps, boxes, framed.image_sizes)
     image, instance, consistency = [], [], []
-    for levels, vectors, counts, domain in (
-        (seen.maps, seen.vectors, [len(b) for b in seen.regions.boxes], 1.0),
-        (list(guess.maps.values()), theirs, [len(b) for b in boxes], 0.0),
+    for maps, proposals, sizes, name, domain in (
+        (seen.maps, seen.regions.proposals, seen.sizes, "source", 1.0),
+        (guess.maps, method.propose(framed, guess), framed.image_sizes, "target", 0.0),
     ):
-        p = heads.image(levels[0]).sigmoid()
+        chances = [dice(method.seed, "domains", name, method.at.step, i) for i in range(2)]
+        boxes = [b[torch.randperm(len(b), generator=c)[:8]] for b, c in zip(proposals, chances, strict=True)]
+        vectors, counts = method.vectors(maps, boxes, sizes), [len(b) for b in boxes]
+        p = heads.image(maps["0"]).sigmoid()
         image.append(-(domain * p.log() + (1 - domain) * (1 - p).log()).mean())
         with method._dropping():
             q = heads.instance(vectors).sigmoid()
@@ -290,3 +292,29 @@ def test_a_pass_over_given_regions_suppresses_nothing(data: Any, monkeypatch: py
     again = method.forward(*method.labelled(rows), first.regions)
     assert torch.equal(again.classification, first.classification)
     assert torch.equal(again.regression, first.regression)
+
+
+def test_regions_that_tell_domains_are_drawn_by_one_rule_and_know_no_label(data: Any) -> None:
+    """The same images on both sides: regions as many, at random of the proposals, without true boxes among them."""
+    method = built("da-faster", data, hidden=6)
+    images, objects = method.labelled(batches(data, "source"))
+    seen = method.forward(images, objects)
+    nothing = [Found(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))] * 2
+    unlabelled = method.forward(images, nothing)
+    for mine, other in zip(seen.regions.proposals, unlabelled.regions.proposals, strict=True):
+        assert torch.equal(mine, other)
+    drawn: list[list[Tensor]] = []
+    method.vectors = lambda _maps, boxes, _sizes: drawn.append(boxes) or torch.zeros(sum(map(len, boxes)), 8)
+    for domain in ("source", "target"):
+        *_, counts = method._side(seen.maps, seen.regions.proposals, seen.sizes, domain)
+        assert counts == [min(8, len(boxes)) for boxes in seen.regions.proposals]
+    for ours, theirs, proposals in zip(*drawn, seen.regions.proposals, strict=True):
+        known = {tuple(box) for box in proposals.tolist()}
+        assert {tuple(box) for box in (*ours.tolist(), *theirs.tolist())} <= known
+        assert not torch.equal(ours, theirs)
+        assert not torch.equal(ours, proposals[:8])
+
+
+def test_a_run_s_network_needs_no_file_it_started_from() -> None:
+    net = method_class("detector").table(net={**NET, "weights": "gone.pth"}).net
+    assert net.as_trained() == net.model_copy(update={"weights": ""})

@@ -18,6 +18,7 @@ from evenhand.data.views.view import View
 from evenhand.errors import did_you_mean
 
 Step = Callable[[Tensor, Found | None, Generator], tuple[Tensor, Found | None]]
+GREY = 117  # about the mean of photographs: nothing, once a detector has normalised it
 LEAST_VISIBLE = 0.3  # share of an object's area below which a crop loses it
 
 
@@ -33,11 +34,20 @@ def flip(x: Tensor, y: Found | None, chance: Generator) -> tuple[Tensor, Found |
 def scale(
     x: Tensor, y: Found | None, chance: Generator, low: float = 0.7, high: float = 1.3
 ) -> tuple[Tensor, Found | None]:
+    """Larger or smaller in a frame of the same size, for detectors resize what they are given: what sticks out is cut
+    off, and where it leaves room there is grey."""
     factor = low + (high - low) * float(torch.rand((), generator=chance))
-    tall, wide = (max(1, round(side * factor)) for side in x.shape[1:])
-    by = torch.tensor([wide / x.shape[2], tall / x.shape[1]] * 2, device=x.device)
-    x = F.interpolate(x[None], (tall, wide), mode="bilinear", antialias=True)[0]
-    return x, None if y is None else y._replace(boxes=y.boxes * by)
+    frame = x.shape[1:]
+    tall, wide = (max(1, round(side * factor)) for side in frame)
+    by = torch.tensor([wide / frame[1], tall / frame[0]] * 2, device=x.device)
+    resized = F.interpolate(x[None].float(), (tall, wide), mode="bilinear", antialias=True)[0]
+    x, y = resized.round().clamp(0, 255).byte(), None if y is None else y._replace(boxes=y.boxes * by)
+    top, left = (int(torch.randint(abs(room) + 1, (), generator=chance)) for room in (frame[0] - tall, frame[1] - wide))
+    if factor >= 1:
+        return _window(x, y, top, left, *frame)
+    canvas = x.new_full((len(x), *frame), GREY)
+    canvas[:, top : top + tall, left : left + wide] = x
+    return canvas, None if y is None else y._replace(boxes=y.boxes + y.boxes.new_tensor([left, top, left, top]))
 
 
 def crop(x: Tensor, y: Found | None, chance: Generator, least: float = 0.6) -> tuple[Tensor, Found | None]:
@@ -46,6 +56,10 @@ def crop(x: Tensor, y: Found | None, chance: Generator, least: float = 0.6) -> t
         max(1, round(side * (least + (1 - least) * float(torch.rand((), generator=chance))))) for side in x.shape[1:]
     )
     top, left = (int(torch.randint(room + 1, (), generator=chance)) for room in (x.shape[1] - tall, x.shape[2] - wide))
+    return _window(x, y, top, left, tall, wide)
+
+
+def _window(x: Tensor, y: Found | None, top: int, left: int, tall: int, wide: int) -> tuple[Tensor, Found | None]:
     x = x[:, top : top + tall, left : left + wide]
     if y is None:
         return x, None

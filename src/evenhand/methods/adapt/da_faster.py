@@ -25,7 +25,7 @@ from evenhand.methods.adapt.detector import Detector, DetectorTable, Pass, Scala
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import reverse_gradient
 from evenhand.pieces.sam import SAM
-from evenhand.randomness import mix, reseed
+from evenhand.randomness import dice, mix, reseed
 
 
 class DAFasterSettings(DetectorTable):
@@ -123,19 +123,15 @@ class DAFaster(Detector):
         heads: Any = self.adversary.net.train()
         framed, _ = self.net.transform(images)
         guess = self.guess(framed)
-        regions = [boxes[: s.net.regions] for boxes in self.propose(framed, guess)]
         sides = {
-            1.0: (seen.maps, seen.vectors, [len(boxes) for boxes in seen.regions.boxes]),
-            0.0: (
-                list(guess.maps.values()),
-                self.vectors(guess.maps, regions, framed.image_sizes),
-                [len(boxes) for boxes in regions],
-            ),
+            1.0: self._side(seen.maps, seen.regions.proposals, seen.sizes, "source"),
+            0.0: self._side(guess.maps, self.propose(framed, guess), framed.image_sizes, "target"),
         }
         terms: dict[str, list[Tensor]] = {"image": [], "instance": [], "consistency": []}
         for domain, (levels, vectors, counts) in sides.items():
             if s.image:
-                terms["image"] += [_told(heads.image(reverse_gradient(level, s.reversal)), domain) for level in levels]
+                cells = [heads.image(reverse_gradient(level, s.reversal)).flatten() for level in levels]
+                terms["image"].append(_told(torch.cat(cells), domain))
             if s.instance:
                 with self._dropping():
                     terms["instance"].append(_told(heads.instance(reverse_gradient(vectors, s.reversal)), domain))
@@ -145,6 +141,21 @@ class DAFaster(Detector):
         found = {key: torch.stack(values).mean() for key, values in terms.items() if values}
         total = torch.stack(list(found.values())).sum() if found else seen.classification.new_zeros(())
         return total, {key: value.detach() for key, value in found.items()}
+
+    def _side(
+        self, maps: dict[str, Tensor], proposals: list[Tensor], sizes: list[tuple[int, int]], domain: str
+    ) -> tuple[list[Tensor], Tensor, list[int]]:
+        """Maps, regions (R, d) and their counts, of one domain's images.
+
+        Regions are proposals drawn at random, by one rule for both domains: picked by labels here and by scores there,
+        they would tell the domains apart by how they were picked.
+        """
+        drawn = []
+        for i, boxes in enumerate(proposals):
+            chance = dice(self.seed, "domains", domain, self.at.step, parallel.rank() * len(proposals) + i)
+            rows = torch.randperm(len(boxes), generator=chance)[: self.settings.net.regions]
+            drawn.append(boxes[rows.to(boxes.device)])
+        return list(maps.values()), self.vectors(maps, drawn, sizes), [len(boxes) for boxes in drawn]
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:
@@ -160,7 +171,7 @@ class DAFaster(Detector):
         whole = torch.cat(cells, 1).mean(1)  # (N,)
         each = heads.instance(reverse_gradient(vectors, forward)).sigmoid()  # (R,)
         of = torch.arange(len(counts), device=each.device).repeat_interleave(torch.tensor(counts, device=each.device))
-        return (whole[of] - each).abs().mean() if len(each) else whole.sum() * 0
+        return _mean((whole[of] - each).abs())
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "adversary": self.adversary.state()}
@@ -176,7 +187,11 @@ def _start(layer: Any, spread: float) -> None:
 
 
 def _told(logits: Tensor, domain: float) -> Tensor:
-    """Cross-entropy of telling the domain, mean over all places; 0 where there are none."""
-    if not logits.numel():
-        return logits.sum()
-    return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, domain))
+    """Cross-entropy of telling the domain, mean over all places."""
+    return _mean(F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, domain), reduction="none"))
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Over the values of all processes, of which one may have more than another or none."""
+    count = parallel.share(values.new_tensor(float(len(values))))
+    return values.mean() * count if len(values) else values.sum()

@@ -9,7 +9,7 @@ in every pass and in any number of processes; a second pass may be handed the re
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -22,7 +22,7 @@ from evenhand.data.sets.catalogue import obtain_weights
 from evenhand.data.stream import Streams
 from evenhand.data.target import Found
 from evenhand.errors import UserError
-from evenhand.methods.common import Optim, Schedule
+from evenhand.methods.common import Optim, Schedule, Started
 from evenhand.methods.protocol import Finder, Progress
 from evenhand.nets.detection.faster_rcnn import BACKBONES, build_detector, load_backbone
 from evenhand.pieces.player import Player
@@ -32,7 +32,7 @@ from evenhand.settings import Settings
 Scalars = dict[str, Tensor]
 
 
-class DetectorNet(Settings):
+class DetectorNet(Started):
     """Which Faster R-CNN."""
 
     name: str = Field("mobilenet_v2", description=f"backbone: {', '.join(BACKBONES)}")
@@ -44,6 +44,9 @@ class DetectorNet(Settings):
     regions: int = Field(512, gt=0, description="sampled of them for the heads in training")
     pyramid: int = Field(256, gt=0, description="channels of a feature pyramid")
     head: int = Field(0, ge=0, description="width of the box head; 0: torchvision's 1024")
+
+    def as_trained(self) -> Self:
+        return self.model_copy(update={"weights": ""})
 
     def build(self, num_classes: int) -> nn.Module:
         net = build_detector(
@@ -87,11 +90,13 @@ class DetectorSettings(DetectorTable):
 
 
 class Regions(NamedTuple):
-    """What the heads are trained on: boxes of each image, their classes (0: background), and what to regress to."""
+    """What the heads are trained on: boxes of each image, their classes (0: background), and what to regress to; and
+    the proposals they were sampled from, which know no label."""
 
     boxes: list[Tensor]
     labels: list[Tensor]
     offsets: list[Tensor]
+    proposals: list[Tensor]
 
 
 class Guess(NamedTuple):
@@ -109,8 +114,8 @@ class Pass(NamedTuple):
 
     classification: Tensor
     regression: Tensor
-    maps: list[Tensor]  # (N, C, h, w), one for each level
-    vectors: Tensor  # (R, d) of the regions
+    maps: dict[str, Tensor]  # (N, C, h, w), one for each level
+    sizes: list[tuple[int, int]]  # of the images, without what pads them
     regions: Regions
     said: Scalars
 
@@ -166,10 +171,10 @@ class Detector(Finder):
         offsets = self.net.rpn.box_coder.encode(matched, guess.anchors)
         rpn = self.net.rpn.compute_loss(guess.scores, guess.deltas, labels, offsets)
         if regions is None:
-            boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(self.propose(framed, guess), wanted)
-            regions = Regions(boxes, kinds, offsets)
-        maps = guess.maps
-        vectors = self.vectors(maps, regions.boxes, framed.image_sizes)
+            proposals = self.propose(framed, guess)
+            boxes, _, kinds, offsets = self.net.roi_heads.select_training_samples(proposals, wanted)
+            regions = Regions(boxes, kinds, offsets, proposals)
+        vectors = self.vectors(guess.maps, regions.boxes, framed.image_sizes)
         logits, corrections = self.net.roi_heads.box_predictor(vectors)
         roi = fastrcnn_loss(logits, corrections, regions.labels, regions.offsets)
         # Means over anchors and over regions, of which a process may have more than another.
@@ -178,7 +183,7 @@ class Detector(Finder):
         rpn, roi = [part * anchors_share for part in rpn], [part * regions_share for part in roi]
         said = {"rpn_class": rpn[0], "rpn_box": rpn[1], "roi_class": roi[0], "roi_box": roi[1]}
         kept = {key: value.detach() for key, value in said.items()}
-        return Pass(rpn[0] + roi[0], rpn[1] + roi[1], list(maps.values()), vectors, regions, kept)
+        return Pass(rpn[0] + roi[0], rpn[1] + roi[1], guess.maps, framed.image_sizes, regions, kept)
 
     def guess(self, framed: Any) -> Guess:
         """Of images without any label."""

@@ -13,11 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.stream import Streams
 from evenhand.data.target import Found
 from evenhand.errors import UserError
 from evenhand.methods.adapt.detector import Detector, DetectorOptim, DetectorTable, Scalars
+from evenhand.randomness import dice
 
 
 class TeacherOptim(DetectorOptim):
@@ -74,9 +76,6 @@ class MeanTeacher(Detector):
 
     def strong(self, images: list[Tensor], objects: list[Found]) -> tuple[list[Tensor], list[Found]]:
         """A strong view of the same images; boxes move along."""
-        from evenhand import parallel
-        from evenhand.randomness import dice
-
         chance = dice(self.seed, "strong", self.at.step, parallel.rank())
         raw = [(image * 255).round().byte() for image in images]
         return self.data.strong_view.see(raw, objects, chance)
