@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/detection_step.py [--repeats 20] [--device cpu]
 
-Bare passes are torchvision's own, with its losses, sampling and suppression, forward and backward, and the optimiser's
-step: one over the labelled images for the source alone; besides one over the target's, whose features and regions feed
-domain classifiers, for DA-Faster; and a second one over the labelled images for SDAT. All are interleaved, so that a
-busy machine slows them alike; a ratio is the median over the repeats of the ratio within one.
+Bare is, forward and backward, with the optimiser's step: for the source alone torchvision's own training pass; for
+DA-Faster one pass over the labelled and one over the target's images, each with one look of both domain classifiers at
+maps and regions; for SDAT the labelled pass a second time. All are interleaved, so that a busy machine slows them
+alike; a ratio is the median over the repeats of the ratio within one.
 """
 
 from __future__ import annotations
@@ -43,32 +43,38 @@ def prepared(variant: str, device: torch.device) -> tuple[Any, dict[str, Any]]:
 
 
 def bare(variant: str, device: torch.device) -> Callable[[], None]:
-    """torchvision's training passes, as many as the variant needs."""
+    """The passes that the variant needs, plainly."""
     method, batch = prepared(variant, device)
     net: Any = method.net.train()
     images, objects = method.labelled(batch)
     wanted = [{"boxes": found.boxes.float(), "labels": found.labels + 1} for found in objects]
+    step, clear = method.player.optimizer.step, method.player.optimizer.zero_grad
 
-    def labelled() -> None:
+    def alone() -> None:
+        clear()
         sum(net(images, wanted).values()).backward()
+        step()
 
-    def target() -> None:
+    def told(maps: dict[str, torch.Tensor], proposals: list[torch.Tensor], sizes: Any) -> torch.Tensor:
+        boxes = [some[: method.settings.net.regions] for some in proposals]
+        vectors, heads = method.vectors(maps, boxes, sizes), method.adversary.net
+        return heads.instance(vectors).mean() + sum(heads.image(level).mean() for level in maps.values())
+
+    def adapted() -> None:
+        if "sdat" in variant:
+            clear()
+            first = method.forward(images, objects)
+            (first.classification + first.regression).backward()
+        clear()
+        seen = method.forward(images, objects)
         framed, _ = net.transform(batch["target"].x)
-        guess = method.guess(framed)  # torchvision's own asks for boxes in training
-        boxes = [some[: method.settings.net.regions] for some in method.propose(framed, guess)]
-        vectors = net.roi_heads.box_head(net.roi_heads.box_roi_pool(guess.maps, boxes, framed.image_sizes))
-        heads, levels = method.adversary.net, guess.maps.values()
-        (heads.instance(vectors).mean() + sum(heads.image(level).mean() for level in levels)).backward()
+        guess = method.guess(framed)
+        theirs = told(guess.maps, method.propose(framed, guess), framed.image_sizes)
+        ours = told(seen.maps, seen.regions.proposals, seen.sizes)
+        (seen.classification + seen.regression + ours + theirs).backward()
+        step()
 
-    def passes() -> None:
-        for _ in range(2 if "sdat" in variant else 1):
-            method.player.optimizer.zero_grad()
-            labelled()
-        if "target" in batch:
-            target()
-        method.player.optimizer.step()
-
-    return passes
+    return adapted if "target" in batch else alone
 
 
 def timed(step: Callable[[], Any], device: torch.device) -> float:
