@@ -451,6 +451,10 @@ def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
     assert table["fake_count"] == table["samples"] == 40
     assert table["group_fid"].keys() == data.groups.keys()
     assert sum(table["group_shares"].values()) == pytest.approx(1)
+    tail = [table["class_agreement"][k] for k in data.groups["tail"]]
+    assert table["group_agreement"].keys() == data.groups.keys()
+    assert table["group_agreement"]["tail"] == pytest.approx(sum(tail) / len(tail))
+    assert "group_z_sensitivity" not in table
     assert len(table["sigma_gain"]) == 6
     assert "frequency" in GENERATE.table(make("cb"), data.streams["test"], batch=64)
 

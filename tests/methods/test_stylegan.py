@@ -20,11 +20,14 @@ from evenhand.nets.stylegan2 import Generator
 from evenhand.pieces.spectral import conditional_parameters
 from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
+from evenhand.tasks.generate import GENERATE
 from helpers import batches, seeded
 from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, run
 
 __all__ = ["data", "judge"]  # fixtures
-pytestmark = pytest.mark.filterwarnings("ignore:one training image", "ignore:the spectral norm of class")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:one training image", "ignore:the spectral norm of class", "ignore:drawn images of class"
+)
 
 EVERYTHING = {"mixing": 0.5, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2}
 
@@ -224,6 +227,11 @@ def test_z_sensitivity_is_small_when_styles_ignore_z(data: Data, judge: LongTail
     before = gan.z_sensitivity()
     assert before.shape == (10,)
     assert (before > 0.01).all()
+    gan.judge.settings = gan.judge.settings.model_copy(update={"samples": 20})
+    table = GENERATE.table(gan, data.streams["val"])
+    assert table["z_sensitivity"] == before.tolist()
+    for group, members in data.groups.items():
+        assert table["group_z_sensitivity"][group] == pytest.approx(float(before[members].mean()))
     with torch.no_grad():
         for net in (gan.generator.net, gan.generator.average):
             net.mapping.fc0.weight[:, :6] = 0

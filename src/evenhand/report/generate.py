@@ -65,6 +65,8 @@ def _basis(measure: Mapping[str, Any]) -> str:
     ]
     if "label_kl" in measure:
         told.append("Label KL: of the annotator's labels to even shares.")
+    if "annotator_agreement" in measure:
+        told.append("Agreement: share of images in which the annotator sees the class asked for.")
     if known("inception_score") is not None:
         told.append("Inception score: of the Inception network's own classes, one split.")
     if "group_fid" in measure:
