@@ -22,7 +22,7 @@ from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
 from evenhand.tasks.generate import GENERATE
 from helpers import batches, seeded
-from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, run
+from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, judge_of, run, unframed
 
 __all__ = ["data", "judge"]  # fixtures
 pytestmark = pytest.mark.filterwarnings(
@@ -201,6 +201,48 @@ def test_frame_is_black_and_cropped_from_what_is_drawn(data: Data, judge: LongTa
     whole = gan.sample(2, torch.tensor([0, 1]), chance=seeded())
     gan.data = replace(gan.data, facts=gan.data.facts.model_copy(update={"size": (28, 28)}))
     assert torch.equal(gan.sample(2, torch.tensor([0, 1]), chance=seeded()), whole[..., 2:30, 2:30])
+
+
+def test_training_sees_the_frame_and_nobody_else(data: Data) -> None:
+    small, batch = unframed(data)
+    gan = build(small, judge_of(small), pad=True, r1=1.0, r1_every=1)
+    seen: list[Tensor] = []
+    gan.discriminator.net.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    run(gan, [batch])
+    fakes, first, _, again = seen  # of the generator's step; reals, fakes, and the reals of R1
+    assert {x.shape for x in seen} == {(4, 3, 32, 32)}
+    for reals in (first, again):
+        assert torch.equal(reals[..., 2:30, 2:30], batch["labelled"].x)
+        assert bool((reals[..., :2, :] == -1).all())
+        assert bool((reals[..., 30:] == -1).all())
+    assert not bool((fakes[..., :2, :] == -1).all())  # the generator has to learn it
+    labels = torch.tensor([0, 3, 9])
+    z = torch.randn(3, 6, generator=seeded())
+    whole = gan.generator.average.eval()(z, labels)
+    expected = ((whole + 1) * 127.5).round().clamp(0, 255).byte()[..., 2:30, 2:30]
+    assert torch.equal(gan.sample(3, labels, chance=seeded()), expected)
+    assert gan.exhibit(4, "judge")[0].shape == (4, 3, 28, 28)
+
+
+def test_what_is_drawn_judged_and_shown_is_the_averages(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, twins=TWINS)
+    run(gan, batches(gan, data, 2))
+    gan.judge.settings = gan.judge.settings.model_copy(update={"judge_samples": 20})
+
+    def told() -> dict[str, Any]:
+        labels = torch.arange(8)
+        return {
+            "samples": gan.sample(8, labels, chance=seeded()), "judged": gan.exhibit(20, "judge"),
+            "scores": GENERATE.score(gan, data.streams["val"]), "latents": gan.latents(), "details": gan.details(),
+        }  # fmt: skip
+
+    before = told()
+    for net, changes in ((gan.generator.net, False), (gan.generator.average, True)):
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.add_(torch.randn(weight.shape, generator=seeded(1)))
+        for key, value in told().items():
+            assert same(value, before[key]) != changes, key
 
 
 def test_state_has_the_path_mean_and_ada(data: Data, judge: LongTailClassifier) -> None:
