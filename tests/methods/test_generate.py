@@ -459,6 +459,16 @@ def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
     assert "frequency" in GENERATE.table(make("cb"), data.streams["test"], batch=64)
 
 
+def test_mirrored_training_images_are_copies_if_training_flips(
+    make: Any, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, turned = make("gsr"), data.streams["labelled"].fetch(torch.arange(30)).flip(3)
+    monkeypatch.setattr(method, "exhibit", lambda *_: (turned, None))
+    still = replace(data, train_view=data.eval_view)
+    near = [GENERATE.finish(method, of, tmp_path)["copying"]["near"] for of in (data, still)]
+    assert near[0] == 1 > near[1]
+
+
 def test_trap_09_a_class_without_samples_or_with_one(make: Any, data: Data) -> None:
     val = data.streams["val"]
     assert val.labels is not None

@@ -178,6 +178,17 @@ def test_terminal_says_what_scores_depend_on(tmp_path: Path, capsys: pytest.Capt
     assert "cannot be compared" in cautions(group_runs(runs))
 
 
+def test_copies_are_told_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = [{"ratio": 0.9, "near": share, "images": 1110.0} for share in (0.06, 0.5, 0.52)]
+    runs = [make_run(tmp_path, "a", copying=near[0]), make_run(tmp_path, "none", strength=2)]
+    runs += [make_run(tmp_path, f"b-{s}", seed=s, strength=1, copying=near[1 + s]) for s in range(2)]
+    said = "Copies: a 6.0 %, b 51.0 ± 1.4 % of what is drawn is nearer to a training image than all but 5\u00a0%"
+    print_tables(loaded(*runs))
+    assert said in " ".join(capsys.readouterr().out.split(" "))
+    assert said in render(loaded(*runs))
+    assert not any(line.startswith("Copies") for line in basis(group_runs(loaded(runs[1]))))
+
+
 def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path, "a-0", patterns=[0.9, 0.8, 0.3], class_shares=[0.7, 0.29, 0.01]),

@@ -85,8 +85,8 @@ class Generate(Task):
             write_sheet(folder / "sheet.png", method, data.streams["test"], data.counts)
         if {"labelled", "test"} <= data.streams.keys():
             images, _ = method.exhibit(method.judge.settings.judge_samples, "copying")
-            seen, held = data.streams["labelled"], data.streams["test"]
-            found["copying"] = copying_of(method.judge.extractor, images, seen, held, batch=batch)
+            seen, held, turned = data.streams["labelled"], data.streams["test"], data.train_view.mirrors
+            found["copying"] = copying_of(method.judge.extractor, images, seen, held, batch=batch, mirrored=turned)
         return found
 
     def sections(self) -> Sections:
