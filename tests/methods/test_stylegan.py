@@ -312,8 +312,28 @@ def test_sizes_that_are_no_power_of_two(data: Data) -> None:
 
 def test_one_class(data: Data) -> None:
     lone = facts(data, classes=("only",), counts=[12])
-    assert refused(lone).startswith("1 class leaves nothing to condition on: set method.condition = 'none'")
-    check_style(StyleGAN2.table(**BASE, condition="none"), lone, ["annotator"])
+    features = {"features": "mobilenet_v2"}
+    start, judged = (
+        "1 class leaves nothing to condition on: set method.condition = 'none'",
+        "method.measure.features = ",
+    )
+    assert refused(lone, measure=features) == start
+    assert refused(lone) == f"{start}, {judged}'mobilenet_v2' without needs.annotator"
+    assert refused(lone, twins={}, gsr={}, measure=features) == (
+        f"{start}, method.name = 'stylegan2' without [method.twins], method.gsr.strength = 0"
+    )
+    check_style(StyleGAN2.table(**BASE, condition="none", measure=features), lone, [])
+    silent = NoisyTwins.table(**BASE, condition="none", measure=features, twins={"sigma": 0, "strength": 0})
+    check_style(silent, lone, [])
+
+
+def test_too_few_images_for_twins(data: Data) -> None:
+    few = facts(data, counts=[1, 1, 1] + [0] * 7)
+    assert refused(few, twins={}) == (
+        "3 training images are no batch of twins, which takes 4: add images, or set method.twins.strength = 0"
+    )
+    for twins, counts in (({"strength": 0.0}, [1, 1, 1]), ({}, [2, 1, 1])):
+        check_style(StyleGAN2.table(**BASE, twins=twins), facts(data, counts=counts + [0] * 7), ["annotator"])
 
 
 @pytest.mark.parametrize(("batch", "usable"), [(7, 6), (2, 4), (1, 4)])
