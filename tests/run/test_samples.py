@@ -19,7 +19,7 @@ from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.measure import judging
-from evenhand.measure.features import Extractor, from_module
+from evenhand.measure.features import Embedded, Extractor, from_module
 from evenhand.measure.judging import Judge
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.report.page import render
@@ -312,6 +312,20 @@ def test_other_features_are_measured_beside_and_change_nothing_else(
     assert again["fid"] == own["fid"]
     with pytest.raises(UserError, match="draws none: leave it out"):
         measure_by(annotator, "mobilenet_v2")
+
+
+def test_an_extractor_of_ones_own_judges_a_finished_run(gsr: Path) -> None:
+    """Such as a CLIP tower; what it calls classes are no Inception score."""
+
+    def run(x: Tensor) -> Embedded:
+        small = x.float().mean((2, 3)) / 255
+        return Embedded(small, 5 * small)
+
+    found = measure_by(gsr, Extractor("mean colours / CLIP", "none", torch.nn.Flatten(), run))
+    assert (found["features"], found["dimensions"]) == ("mean colours / CLIP", 3)
+    assert json.loads((gsr / "measure-mean-colours-CLIP.json").read_text())["fid"] == found["fid"]
+    assert "inception_score" not in found
+    assert "annotator_score" in found
 
 
 def test_a_generator_without_an_annotator_is_judged_by_a_network_of_photographs(

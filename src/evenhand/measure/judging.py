@@ -120,7 +120,7 @@ class Judge:
         features, logits = made.features, self._annotated(made, images, batch)
         found = measure_generator(
             real.features, features, stream.labels, labels, num_classes=K, fake_logits=logits,
-            inception_logits=None if self.extractor is self.annotator else made.logits,
+            inception_logits=made.logits if self.settings.features == "inception" else None,
             features=self.extractor.name, resize=self.extractor.resize, k=self.settings.neighbours,
             reference=f"{stream.name}, {len(stream)} images",
         )  # fmt: skip
