@@ -343,13 +343,27 @@ def test_a_batch_that_cannot_be_halved(batch: int, usable: int, data: Data) -> N
     check_style(StyleGAN2.table(**BASE | {"batch": batch, "twins": {"strength": 0.0}}), data, ["annotator"])
 
 
-def test_a_checkpoint_with_other_sizes(data: Data, judge: LongTailClassifier) -> None:
-    gan, wider = build(data, judge), build(data, judge, net=NET | {"widest": 7})
-    with pytest.raises(UserError, match=r"generator has other sizes: .* is \(6,.*here \(7,") as caught:
-        wider.load_state(gan.state())
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        ({"widest": 7}, r"generator has other sizes: .* is \(6,.*, here \(7,.*; open it with the \[method.net\]"),
+        ({"mapping_layers": 3}, r"generator has other layers: mapping.fc2.weight is not in the checkpoint; open it"),
+        ({"mapping_layers": 1}, r"generator has other layers: mapping.fc1.weight is in the checkpoint alone; open it"),
+        ({"residual": False}, r"discriminator has other layers: b32.skip.weight is in the checkpoint alone; open it"),
+    ],
+)
+def test_a_checkpoint_with_other_sizes_or_layers(
+    net: dict[str, Any], said: str, data: Data, judge: LongTailClassifier
+) -> None:
+    gan, other = build(data, judge), build(data, judge, net=NET | net)
+    before = copy.deepcopy(other.state())
+    with torch.no_grad():
+        for weight in (*gan.generator.net.parameters(), *gan.discriminator.net.parameters()):
+            weight.add_(1)
+    with pytest.raises(UserError, match=said) as caught:
+        other.load_state(gan.state())
     assert "\n" not in str(caught.value)
-    before = copy.deepcopy(wider.state())
-    assert same(wider.state(), before)
+    assert same(other.state(), before)  # nothing was loaded
 
 
 @pytest.mark.parametrize(("table", "what"), [("twins", "NoisyTwins"), ("gsr", "gSR")])

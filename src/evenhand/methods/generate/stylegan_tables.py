@@ -229,11 +229,16 @@ def _of_one_class(settings: StyleTable) -> str:
 
 
 def check_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:
-    """Refuse weights of a network of other sizes, in one line."""
-    for name, value in own.items():
-        has = tuple(found[name].shape) if name in found else "missing"
-        if has != tuple(value.shape):
-            raise UserError(
-                f"the checkpoint's {whose} has other sizes: {name} is {has}, here {tuple(value.shape)}; "
-                "open it with the [method.net] and data.size that it was trained with"
-            )
+    """Refuse weights of a network of other layers or sizes, in one line."""
+    told = [f"layers: {name} is in the checkpoint alone" for name in found if name not in own]
+    told += [f"layers: {name} is not in the checkpoint" for name in own if name not in found]
+    told += [
+        f"sizes: {name} is {tuple(found[name].shape)}, here {tuple(value.shape)}"
+        for name, value in own.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    if told:
+        raise UserError(
+            f"the checkpoint's {whose} has other {told[0]}; open it with the [method.net] and data.size that it was "
+            "trained with"
+        )
