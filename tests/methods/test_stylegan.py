@@ -245,6 +245,32 @@ def test_what_is_drawn_judged_and_shown_is_the_averages(data: Data, judge: LongT
             assert same(value, before[key]) != changes, key
 
 
+def test_truncation_draws_towards_the_mean_of_the_class(data: Data, judge: LongTailClassifier) -> None:
+    """At 0 one image of each class, whatever z; the mean of all classes would draw them all the same."""
+    gan = build(data, judge, twins=TWINS)
+    run(gan, batches(gan, data, 1))
+    labels, net = torch.tensor([0, 0, 0, 7, 7, 9]), gan.generator.average.eval()
+    whole = gan.sample(6, labels, chance=seeded())
+    gan.truncation = 0.0
+    first, other = (gan.sample(6, labels, chance=seeded(seed)) for seed in range(2))
+    assert torch.equal(first, other)
+    assert [len(first[labels == k].unique(dim=0)) for k in (0, 7)] == [1, 1]
+    assert len(first.unique(dim=0)) == 3
+    assert len(whole.unique(dim=0)) == 6
+    gan.truncation = 0.3
+    z, probe = torch.randn(6, 6, generator=seeded()), torch.randn(1000, 6, generator=seeded())
+    means = [net.mapping(probe, torch.full((1000,), int(y)))[:, 0].mean(0) for y in labels]
+    w = torch.stack([mean + 0.3 * (own - mean) for mean, own in zip(means, net.mapping(z, labels)[:, 0], strict=True)])
+    expected = ((net.synthesis(w[:, None].repeat(1, 8, 1)) + 1) * 127.5).clamp(0, 255)
+    found = gan.sample(6, labels, chance=seeded())
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.51)
+    gan.truncation = 1.0
+    assert torch.equal(gan.sample(6, labels, chance=seeded()), whole)
+    alone = build(data, judge, condition="none")
+    alone.truncation = 0.0
+    assert len(alone.sample(4, chance=seeded()).unique(dim=0)) == 1
+
+
 def test_state_has_the_path_mean_and_ada(data: Data, judge: LongTailClassifier) -> None:
     gan, other = (build(data, judge, ada={"kimg": 0.01, "every": 1, "target": -1.0}, **EVERYTHING) for _ in range(2))
     run(gan, batches(gan, data, 1))

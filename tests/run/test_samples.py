@@ -12,9 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
+from typer.testing import CliRunner
 
-from evenhand.cli import runs
+from evenhand.cli import app, runs
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
@@ -288,6 +290,26 @@ def test_another_seed_draws_other_images(tmp_path: Path, monkeypatch: pytest.Mon
         for name, seed in (("first", 3), ("again", 3), ("other", 4))
     )
     assert first == again != other
+
+
+def test_truncation_is_passed_on_or_refused(gsr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"^--truncation is StyleGAN2's, a GroupSpectral has none: leave it out$"):
+        sample_run(gsr, "ring", 1, tmp_path / "none", truncation=0.5)
+    assert not (tmp_path / "none").exists()
+
+    class Styled(Painter):
+        truncation = 1.0
+
+        def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+            return torch.full((count, 1, 8, 8), round(100 * self.truncation), dtype=torch.uint8)
+
+    facts = SimpleNamespace(classes=("a",))
+    run = SimpleNamespace(method=Styled(), model=SimpleNamespace(facts=facts), folder=tmp_path)
+    monkeypatch.setattr(samples, "open_run", lambda _: run)
+    for options, shade in (([], 100), (["--truncation", "0.7"], 70), (["--truncation", "0"], 0)):
+        assert CliRunner().invoke(app, ["sample", "run", "--count", "1", *options]).exit_code == 0
+        assert Image.open(tmp_path / "samples" / "a" / "00000.png").getpixel((0, 0)) == shade
+    assert CliRunner().invoke(app, ["sample", "run", "--truncation", "2"]).exit_code == 2
 
 
 def test_other_features_are_measured_beside_and_change_nothing_else(
