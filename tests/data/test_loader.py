@@ -53,6 +53,8 @@ def test_files_are_cropped_while_decoded_unless_a_view_crops_or_the_whole_is_wan
     resized = build(["resized-crop"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
     assert resized.reframes
     assert not AUGMENT.reframes
+    flips = {("flip",): True, ("crop", "flip"): True, ("crop",): False, (): False}
+    assert {steps: build(steps, size=16, mean=(0.5,), std=(0.25,)).mirrors for steps in flips} == flips
     centre = files.fetch(torch.arange(12))
 
     def decoded(feed: Feed) -> bool:

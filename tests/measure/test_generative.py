@@ -380,12 +380,22 @@ def test_measure_generator_says_what_it_measured() -> None:
     assert json.loads(json.dumps(table)) == table
 
 
+def test_agreement_is_of_each_class_asked_for() -> None:
+    asked, seen = torch.tensor([0, 0, 0, 1, 1, 3]), torch.tensor([0, 2, 0, 1, 1, 1])
+    table = measure_generator(
+        normal(8, 3), normal(6, 3, seed=1), torch.arange(8) % 4, asked, fake_logits=torch.eye(4)[seen],
+        features="toy", resize="none", reference="toy", subsets=2,
+    )  # fmt: skip
+    assert table["annotator_agreement"] == pytest.approx(4 / 6)
+    assert table["class_agreement"] == [pytest.approx(2 / 3), 1.0, None, 0.0]
+
+
 def test_measure_generator_labels_unconditional_samples_by_the_annotator() -> None:
     real, fake, logits = normal(30, 4), normal(30, 4, seed=1), normal(30, 2, seed=2)
     names = {"features": "toy", "resize": "none", "reference": "toy", "subsets": 2}
     table = measure_generator(real, fake, torch.arange(30) % 2, fake_logits=logits, **names)
     assert [score["fake"] for score in table["class_fid"]] == table["annotated_counts"]
-    assert "annotator_agreement" not in table
+    assert not {"annotator_agreement", "class_agreement"} & set(table)
     p = logits.softmax(1)
     of_annotator = math.exp(sum(float((r * (r / p.mean(0)).log()).sum()) for r in p) / 30)
     assert table["annotator_score"] == pytest.approx(of_annotator)

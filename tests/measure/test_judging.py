@@ -8,13 +8,18 @@ from typing import Any, cast
 import pytest
 import torch
 
-from evenhand.measure.judging import Judge, Measure
+from evenhand.measure.judging import Judge, Measure, group_means
 
 
 @pytest.fixture
 def judge() -> Judge:
     data: Any = SimpleNamespace(classes=("ant", "bee", "cow", "dog", "eel"), counts=(9, 7, 5, 3, 1))
     return Judge(Measure(), data, None, cast(Any, torch.device("cpu")))
+
+
+def test_groups_mean_is_of_the_classes_that_have_a_value() -> None:
+    groups = {"head": [0, 3], "mid": [1], "tail": [2, 4]}
+    assert group_means([0.5, None, 0.2, 1.0, None], groups) == {"head": 0.75, "mid": None, "tail": 0.2}
 
 
 def test_the_class_most_alike_is_named_first(judge: Judge) -> None:

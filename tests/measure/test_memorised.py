@@ -9,8 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
+from evenhand.data.stream import Memory, Stream
+from evenhand.measure.features import from_module
 from evenhand.measure.latents import write_plane, z_sensitivity
-from evenhand.measure.memorised import copying, nearest
+from evenhand.measure.memorised import copying, copying_of, nearest
 from helpers import seeded
 
 
@@ -35,6 +37,25 @@ def test_copies_are_told_from_new_images() -> None:
     assert copies["near"] == 1.0
     half = copying(torch.cat([seen[:200], new[:200]]), seen, held)
     assert 0.45 < half["near"] < 0.65
+
+
+def test_a_mirror_image_is_a_copy_where_training_flips() -> None:
+    pixels, size = from_module(torch.nn.Flatten(), "pixels"), (3, 80, 1, 6, 6)
+    known, fresh, new = torch.randint(256, size, generator=seeded(), dtype=torch.uint8).unbind()
+    seen, held = (Stream(Memory(x), torch.zeros(80).long(), ("a",), "x") for x in (known, fresh))
+    found = {
+        (name, turned): copying_of(pixels, images, seen, held, batch=32, mirrored=turned)["near"]
+        for name, images in (("copies", known), ("turned", known.flip(3)), ("new", new))
+        for turned in (False, True)
+    }
+    assert found["copies", False] == found["copies", True] == found["turned", True] == 1
+    assert found["turned", False] < 0.3
+    assert found["new", True] < 0.2  # held-out images may be turned as well
+    both = copying_of(pixels, new, seen, held, batch=32, mirrored=True)
+    rows = [x.flatten(1) / 255 for x in (new, new.flip(3), known, fresh, fresh.flip(3))]
+    near = [torch.cdist(x, rows[2]).amin(1) for x in rows]
+    drawn, usual = torch.minimum(near[0], near[1]), torch.minimum(near[3], near[4])
+    assert both["ratio"] == pytest.approx(float(drawn.median() / usual.median()), rel=1e-4)
 
 
 def test_z_sensitivity_is_the_share_of_variance_within() -> None:

@@ -451,8 +451,22 @@ def test_judge_and_examine_say_what_they_should(make: Any, data: Data) -> None:
     assert table["fake_count"] == table["samples"] == 40
     assert table["group_fid"].keys() == data.groups.keys()
     assert sum(table["group_shares"].values()) == pytest.approx(1)
+    tail = [table["class_agreement"][k] for k in data.groups["tail"]]
+    assert table["group_agreement"].keys() == data.groups.keys()
+    assert table["group_agreement"]["tail"] == pytest.approx(sum(tail) / len(tail))
+    assert "group_z_sensitivity" not in table
     assert len(table["sigma_gain"]) == 6
     assert "frequency" in GENERATE.table(make("cb"), data.streams["test"], batch=64)
+
+
+def test_mirrored_training_images_are_copies_if_training_flips(
+    make: Any, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, turned = make("gsr"), data.streams["labelled"].fetch(torch.arange(30)).flip(3)
+    monkeypatch.setattr(method, "exhibit", lambda *_: (turned, None))
+    still = replace(data, train_view=data.eval_view)
+    near = [GENERATE.finish(method, of, tmp_path)["copying"]["near"] for of in (data, still)]
+    assert near[0] == 1 > near[1]
 
 
 def test_trap_09_a_class_without_samples_or_with_one(make: Any, data: Data) -> None:

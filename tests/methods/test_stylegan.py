@@ -20,11 +20,14 @@ from evenhand.nets.stylegan2 import Generator
 from evenhand.pieces.spectral import conditional_parameters
 from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
+from evenhand.tasks.generate import GENERATE
 from helpers import batches, seeded
-from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, run
+from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, judge_of, run, unframed
 
 __all__ = ["data", "judge"]  # fixtures
-pytestmark = pytest.mark.filterwarnings("ignore:one training image", "ignore:the spectral norm of class")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:one training image", "ignore:the spectral norm of class", "ignore:drawn images of class"
+)
 
 EVERYTHING = {"mixing": 0.5, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2}
 
@@ -200,6 +203,74 @@ def test_frame_is_black_and_cropped_from_what_is_drawn(data: Data, judge: LongTa
     assert torch.equal(gan.sample(2, torch.tensor([0, 1]), chance=seeded()), whole[..., 2:30, 2:30])
 
 
+def test_training_sees_the_frame_and_nobody_else(data: Data) -> None:
+    small, batch = unframed(data)
+    gan = build(small, judge_of(small), pad=True, r1=1.0, r1_every=1)
+    seen: list[Tensor] = []
+    gan.discriminator.net.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    run(gan, [batch])
+    fakes, first, _, again = seen  # of the generator's step; reals, fakes, and the reals of R1
+    assert {x.shape for x in seen} == {(4, 3, 32, 32)}
+    for reals in (first, again):
+        assert torch.equal(reals[..., 2:30, 2:30], batch["labelled"].x)
+        assert bool((reals[..., :2, :] == -1).all())
+        assert bool((reals[..., 30:] == -1).all())
+    assert not bool((fakes[..., :2, :] == -1).all())  # the generator has to learn it
+    labels = torch.tensor([0, 3, 9])
+    z = torch.randn(3, 6, generator=seeded())
+    whole = gan.generator.average.eval()(z, labels)
+    expected = ((whole + 1) * 127.5).round().clamp(0, 255).byte()[..., 2:30, 2:30]
+    assert torch.equal(gan.sample(3, labels, chance=seeded()), expected)
+    assert gan.exhibit(4, "judge")[0].shape == (4, 3, 28, 28)
+
+
+def test_what_is_drawn_judged_and_shown_is_the_averages(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, twins=TWINS)
+    run(gan, batches(gan, data, 2))
+    gan.judge.settings = gan.judge.settings.model_copy(update={"judge_samples": 20})
+
+    def told() -> dict[str, Any]:
+        labels = torch.arange(8)
+        return {
+            "samples": gan.sample(8, labels, chance=seeded()), "judged": gan.exhibit(20, "judge"),
+            "scores": GENERATE.score(gan, data.streams["val"]), "latents": gan.latents(), "details": gan.details(),
+        }  # fmt: skip
+
+    before = told()
+    for net, changes in ((gan.generator.net, False), (gan.generator.average, True)):
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.add_(torch.randn(weight.shape, generator=seeded(1)))
+        for key, value in told().items():
+            assert same(value, before[key]) != changes, key
+
+
+def test_truncation_draws_towards_the_mean_of_the_class(data: Data, judge: LongTailClassifier) -> None:
+    """At 0 one image of each class, whatever z; the mean of all classes would draw them all the same."""
+    gan = build(data, judge, twins=TWINS)
+    run(gan, batches(gan, data, 1))
+    labels, net = torch.tensor([0, 0, 0, 7, 7, 9]), gan.generator.average.eval()
+    whole = gan.sample(6, labels, chance=seeded())
+    gan.truncation = 0.0
+    first, other = (gan.sample(6, labels, chance=seeded(seed)) for seed in range(2))
+    assert torch.equal(first, other)
+    assert [len(first[labels == k].unique(dim=0)) for k in (0, 7)] == [1, 1]
+    assert len(first.unique(dim=0)) == 3
+    assert len(whole.unique(dim=0)) == 6
+    gan.truncation = 0.3
+    z, probe = torch.randn(6, 6, generator=seeded()), torch.randn(1000, 6, generator=seeded())
+    means = [net.mapping(probe, torch.full((1000,), int(y)))[:, 0].mean(0) for y in labels]
+    w = torch.stack([mean + 0.3 * (own - mean) for mean, own in zip(means, net.mapping(z, labels)[:, 0], strict=True)])
+    expected = ((net.synthesis(w[:, None].repeat(1, 8, 1)) + 1) * 127.5).clamp(0, 255)
+    found = gan.sample(6, labels, chance=seeded())
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.51)
+    gan.truncation = 1.0
+    assert torch.equal(gan.sample(6, labels, chance=seeded()), whole)
+    alone = build(data, judge, condition="none")
+    alone.truncation = 0.0
+    assert len(alone.sample(4, chance=seeded()).unique(dim=0)) == 1
+
+
 def test_state_has_the_path_mean_and_ada(data: Data, judge: LongTailClassifier) -> None:
     gan, other = (build(data, judge, ada={"kimg": 0.01, "every": 1, "target": -1.0}, **EVERYTHING) for _ in range(2))
     run(gan, batches(gan, data, 1))
@@ -224,6 +295,11 @@ def test_z_sensitivity_is_small_when_styles_ignore_z(data: Data, judge: LongTail
     before = gan.z_sensitivity()
     assert before.shape == (10,)
     assert (before > 0.01).all()
+    gan.judge.settings = gan.judge.settings.model_copy(update={"samples": 20})
+    table = GENERATE.table(gan, data.streams["val"])
+    assert table["z_sensitivity"] == before.tolist()
+    for group, members in data.groups.items():
+        assert table["group_z_sensitivity"][group] == pytest.approx(float(before[members].mean()))
     with torch.no_grad():
         for net in (gan.generator.net, gan.generator.average):
             net.mapping.fc0.weight[:, :6] = 0
@@ -262,8 +338,28 @@ def test_sizes_that_are_no_power_of_two(data: Data) -> None:
 
 def test_one_class(data: Data) -> None:
     lone = facts(data, classes=("only",), counts=[12])
-    assert refused(lone).startswith("1 class leaves nothing to condition on: set method.condition = 'none'")
-    check_style(StyleGAN2.table(**BASE, condition="none"), lone, ["annotator"])
+    features = {"features": "mobilenet_v2"}
+    start, judged = (
+        "1 class leaves nothing to condition on: set method.condition = 'none'",
+        "method.measure.features = ",
+    )
+    assert refused(lone, measure=features) == start
+    assert refused(lone) == f"{start}, {judged}'mobilenet_v2' without needs.annotator"
+    assert refused(lone, twins={}, gsr={}, measure=features) == (
+        f"{start}, method.name = 'stylegan2' without [method.twins], method.gsr.strength = 0"
+    )
+    check_style(StyleGAN2.table(**BASE, condition="none", measure=features), lone, [])
+    silent = NoisyTwins.table(**BASE, condition="none", measure=features, twins={"sigma": 0, "strength": 0})
+    check_style(silent, lone, [])
+
+
+def test_too_few_images_for_twins(data: Data) -> None:
+    few = facts(data, counts=[1, 1, 1] + [0] * 7)
+    assert refused(few, twins={}) == (
+        "3 training images are no batch of twins, which takes 4: add images, or set method.twins.strength = 0"
+    )
+    for twins, counts in (({"strength": 0.0}, [1, 1, 1]), ({}, [2, 1, 1])):
+        check_style(StyleGAN2.table(**BASE, twins=twins), facts(data, counts=counts + [0] * 7), ["annotator"])
 
 
 @pytest.mark.parametrize(("batch", "usable"), [(7, 6), (2, 4), (1, 4)])
@@ -273,13 +369,27 @@ def test_a_batch_that_cannot_be_halved(batch: int, usable: int, data: Data) -> N
     check_style(StyleGAN2.table(**BASE | {"batch": batch, "twins": {"strength": 0.0}}), data, ["annotator"])
 
 
-def test_a_checkpoint_with_other_sizes(data: Data, judge: LongTailClassifier) -> None:
-    gan, wider = build(data, judge), build(data, judge, net=NET | {"widest": 7})
-    with pytest.raises(UserError, match=r"generator has other sizes: .* is \(6,.*here \(7,") as caught:
-        wider.load_state(gan.state())
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        ({"widest": 7}, r"generator has other sizes: .* is \(6,.*, here \(7,.*; open it with the \[method.net\]"),
+        ({"mapping_layers": 3}, r"generator has other layers: mapping.fc2.weight is not in the checkpoint; open it"),
+        ({"mapping_layers": 1}, r"generator has other layers: mapping.fc1.weight is in the checkpoint alone; open it"),
+        ({"residual": False}, r"discriminator has other layers: b32.skip.weight is in the checkpoint alone; open it"),
+    ],
+)
+def test_a_checkpoint_with_other_sizes_or_layers(
+    net: dict[str, Any], said: str, data: Data, judge: LongTailClassifier
+) -> None:
+    gan, other = build(data, judge), build(data, judge, net=NET | net)
+    before = copy.deepcopy(other.state())
+    with torch.no_grad():
+        for weight in (*gan.generator.net.parameters(), *gan.discriminator.net.parameters()):
+            weight.add_(1)
+    with pytest.raises(UserError, match=said) as caught:
+        other.load_state(gan.state())
     assert "\n" not in str(caught.value)
-    before = copy.deepcopy(wider.state())
-    assert same(wider.state(), before)
+    assert same(other.state(), before)  # nothing was loaded
 
 
 @pytest.mark.parametrize(("table", "what"), [("twins", "NoisyTwins"), ("gsr", "gSR")])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,14 +66,25 @@ def data() -> Data:
     return prepare_data(DataSettings(set="shapes", n_max=12, imbalance=10, val_per_class=2, augment=["flip"]))
 
 
-@pytest.fixture(scope="module")
-def judge(data: Data) -> LongTailClassifier:
+def judge_of(data: Data) -> LongTailClassifier:
     net: Any = {"name": "small-cnn", "width": 2}
     with torch.random.fork_rng():
         torch.manual_seed(1)
         made = LongTailClassifier(ClassifierSettings(net=net), data, seed=0, device=CPU)
         made.net.eval()
         return made
+
+
+@pytest.fixture(scope="module")
+def judge(data: Data) -> LongTailClassifier:
+    return judge_of(data)
+
+
+def unframed(data: Data) -> tuple[Data, dict[str, Batch]]:
+    """The same images, 28 pixels a side, and a batch of them."""
+    (batch,) = batches(build(data, judge_of(data)), data)
+    cut = replace(batch["labelled"], views=(batch["labelled"].x[..., 2:30, 2:30],))
+    return replace(data, facts=data.facts.model_copy(update={"size": (28, 28)})), {"labelled": cut}
 
 
 def build(data: Data, judge: LongTailClassifier, cls: Any = StyleGAN2, **options: Any) -> Any:
@@ -332,6 +344,24 @@ def test_steps_are_the_equations(case: str, data: Data, judge: LongTailClassifie
             torch.testing.assert_close(a, b, rtol=2e-3, atol=5e-4, msg=lambda m, name=name: f"{name}: {m}")
     for net, theirs in ((gan.generator.net, written.G), (gan.generator.average, written.average)):
         torch.testing.assert_close(net.mapping.w_avg, theirs.mapping.w_avg)
+
+
+def test_steps_of_framed_images_are_the_equations(data: Data) -> None:
+    small, batch = unframed(data)
+    options = {"r1": 3.0, "r1_every": 1, "path": 1.0, "path_every": 1}
+    gan = build(small, judge_of(small), pad=True, **options)
+    written, x = Written(copy.deepcopy(gan), small.counts, options), batch["labelled"].x
+    black = torch.full((len(x), 3, 32, 32), -1.0)
+    for i in range(28):
+        for j in range(28):
+            black[:, :, i + 2, j + 2] = x[:, :, i, j]
+    expected = written.step(0, replace(batch["labelled"], views=(black,)))
+    (said,) = run(gan, [batch])
+    for name, value in expected.items():
+        torch.testing.assert_close(said[name], value, rtol=2e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    for ours, theirs in ((gan.generator.net, written.G), (gan.discriminator.net, written.D)):
+        for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-3, atol=5e-4, msg=lambda m, name=name: f"{name}: {m}")
 
 
 def test_defaults_are_the_papers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,37 @@ def test_zoom_is_about_the_centre() -> None:
     wide = resampled(image, matrix([[0.5, 0, 0], [0, 0.5, 0], [0, 0, 1]]))  # twice as large
     expected = torch.exp(-(x**2 + y**2) / 48)[None, None]
     torch.testing.assert_close(wide, expected, rtol=0, atol=0.03)
+
+
+def test_float32_places_are_as_good_as_float64() -> None:
+    x, where = torch.randn(40, 1, 32, 32, generator=seeded(), dtype=torch.float64), backwards(40, 32, 0.9, seeded(2))
+    torch.testing.assert_close(resampled(x.float(), where).double(), resampled(x, where), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.3, -2.0])
+def test_the_farthest_place_is_a_corner(angle: float) -> None:
+    """Of the fine grid with the filter's reach: what lies beyond is mirrored, not black."""
+    where = (rotation(torch.tensor(angle)) @ moved_by(torch.tensor(5.0), torch.tensor(-2.0)))[None].double()
+    at = torch.arange(-5, 2 * 16 + 5) / 2 - 7.5
+    places = [where[0] @ torch.tensor([float(x), float(y), 1]).double() for x in at for y in at]
+    assert ada_changes._farthest(where, 16) == pytest.approx(float(torch.stack(places)[:, :2].abs().max()))
+
+
+def test_places_are_computed_where_the_images_are() -> None:
+    """Only what is drawn, (N, 3, 3), and filters of (S, S) are the CPU's."""
+    sizes: list[int] = []
+
+    class Watched(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, Tensor) and made.device.type == "cpu":
+                sizes.append(made.numel())
+            return made
+
+    with Watched():
+        found = augmented(torch.empty(100, 3, 8, 8, device="meta"), 0.5, seeded())
+    assert found.device.type == "meta"
+    assert 0 < max(sizes) <= 16 * 100
 
 
 def test_drawn_geometry_is_the_papers_composition() -> None:

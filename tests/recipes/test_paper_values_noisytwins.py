@@ -54,6 +54,8 @@ D2D: Values = {
     "method.condition": "d2d-ce", "method.contrast.strength": 0.25, "method.contrast.margin": 0.98,
     "method.contrast.temperature": 0.25, "method.contrast.size": 512,
 }  # fmt: skip
+# spec 02, 3.1: the StyleGAN2-ADA of chapter 02, and FID of 10,000 images
+CHAPTER_02: Values = {"method.diffaugment": [], "method.net.mapping_layers": 2, "method.measure.samples": 10_000}
 FEW = ADA | nets(2, True, 32) | twins(0.5, 0.0, 0.001, 0.05, 0)
 PLAYED: dict[str, Values] = {
     "stylegan2": OFF | NO_ADA, "stylegan2-ada": OFF, "noise": NOISE, "twins": TWINS, "noisy-twins": {},
@@ -77,6 +79,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
             "stylegan2": OFF | {"method.diffaugment": []}, "stylegan2-diffaugment": OFF,
             "stylegan2-ada": OFF | ADA | {"method.diffaugment": []},
             "stylegan2-gsr": OFF | ADA | GSR | {"method.diffaugment": []},
+            "stylegan2-ada-02": OFF | ADA | CHAPTER_02, "stylegan2-gsr-02": OFF | ADA | GSR | CHAPTER_02,
             "stylegan2-d2d-ce": OFF | D2D, "stylegan2-2c": OFF | D2D | {"method.condition": "2c"},
             "noise": NOISE, "twins": TWINS, "noisy-twins": {}, "noisy-twins-ada": ADA | {"method.diffaugment": []},
         },
@@ -122,10 +125,11 @@ def test_values_of_the_paper(name: str, variant: str) -> None:
 
 
 def test_published_values_of_the_authors() -> None:
-    """Spec 03, 7: FID."""
+    """Spec 03, 7, and of chapter 02 spec 02, 7: FID."""
     table = {
         "noisytwins-cifar10": {
             "stylegan2-diffaugment": 31.73, "stylegan2-ada": 32.08, "stylegan2-gsr": 22.10, "noise": 28.90,
+            "stylegan2-ada-02": 71.09, "stylegan2-gsr-02": 22.76,
             "stylegan2-d2d-ce": 19.97, "noisy-twins": 17.74, "noisy-twins-ada": 23.02,
         },
         "noisytwins-imagenet": {

@@ -59,7 +59,8 @@ def make_run(root: Path, name: str, *, seed: int = 0, strength: float = 0.0, fid
         "manifold_fake_count": 1200, "annotator_score": 2.0, "label_kl": 0.125, "annotated_counts": [720, 420, 60],
         "class_fid": by_class, "class_fid_mean": 2 * fid, "class_fid_missing": 0, "class_fid_flagged": 1,
         "group_fid": {"head": fid, "mid": 2 * fid, "tail": 3 * fid}, "diversity": [0.9, 0.8, 0.7],
-        "patterns": [0.9, 0.8, 0.6],
+        "patterns": [0.9, 0.8, 0.6], "annotator_agreement": 0.5, "class_agreement": [0.8, 0.6, 0.1],
+        "group_agreement": {"head": 0.8, "mid": 0.6, "tail": 0.1},
         "class_shares": [0.6, 0.35, 0.05], "group_shares": {"head": 0.6, "mid": 0.35, "tail": 0.05}, "samples": 1200,
         "groups": {"head": [0], "mid": [1], "tail": [2]}, "sigma_gain": [[1.0, 1.5, 2.5]], **changes,
     }  # fmt: skip
@@ -130,7 +131,7 @@ def test_summary_has_generators_numbers_over_seeds(tmp_path: Path) -> None:
     table = summary_table(records)
     assert table.columns == (
         "run", "FID ↓", "KID × 1000 ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑", "label KL ↓",
-        "head FID ↓", "mid FID ↓", "tail FID ↓", "repeats", "selected by",
+        "agreement (%)", "head FID ↓", "mid FID ↓", "tail FID ↓", "repeats", "selected by",
     )  # fmt: skip
     row = dict(zip(table.columns, map(str, table.rows[0]), strict=True))
     assert row["FID ↓"] == f"{fmean(scores):.2f} ± {stdev(scores):.2f}"
@@ -157,12 +158,14 @@ def test_class_table_marks_what_cannot_be_trusted(tmp_path: Path) -> None:
     never = [{"label": k, "value": None, "real": 9, "fake": 0, "flag": "generated: 0 samples"} for k in range(3)]
     runs = loaded(make_run(tmp_path, "a"), make_run(tmp_path, "b", strength=1, class_fid=never))
     table = per_class_table(runs)
-    named = ("FID ↓", "drawn (%)", "diversity ↑", "patterns ↑")
+    named = ("FID ↓", "drawn (%)", "agreement (%)", "diversity ↑", "patterns ↑")
     assert table.columns[3:] == tuple(f"{run} {name}" for run in "ab" for name in named)
     assert [str(cell) for cell in table.rows[2]] == [
-        "<i>lynx", "tail", "10", "30.00*", "5.0", "0.70", "0.60", "undefined", "5.0", "0.70", "0.60",
+        "<i>lynx", "tail", "10", "30.00*", "5.0", "10.0", "0.70", "0.60", "undefined", "5.0", "10.0", "0.70", "0.60",
     ]  # fmt: skip
     assert "* too few images" in table.caption
+    unasked = per_class_table(loaded(make_run(tmp_path, "c", class_agreement=None)))
+    assert unasked.columns[3:] == ("c FID ↓", "c drawn (%)", "c diversity ↑", "c patterns ↑")
 
 
 def test_terminal_says_what_scores_depend_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +176,17 @@ def test_terminal_says_what_scores_depend_on(tmp_path: Path, capsys: pytest.Capt
     runs = loaded(make_run(tmp_path, "b"), make_run(tmp_path, "c", strength=1, fake_count=50))
     assert [line.split(". ")[0] for line in basis(group_runs(runs))] == ["b", "c"]
     assert "cannot be compared" in cautions(group_runs(runs))
+
+
+def test_copies_are_told_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = [{"ratio": 0.9, "near": share, "images": 1110.0} for share in (0.06, 0.5, 0.52)]
+    runs = [make_run(tmp_path, "a", copying=near[0]), make_run(tmp_path, "none", strength=2)]
+    runs += [make_run(tmp_path, f"b-{s}", seed=s, strength=1, copying=near[1 + s]) for s in range(2)]
+    said = "Copies: a 6.0 %, b 51.0 ± 1.4 % of what is drawn is nearer to a training image than all but 5\u00a0%"
+    print_tables(loaded(*runs))
+    assert said in " ".join(capsys.readouterr().out.split(" "))
+    assert said in render(loaded(*runs))
+    assert not any(line.startswith("Copies") for line in basis(group_runs(loaded(runs[1]))))
 
 
 def test_collapse_is_named_by_class_and_seed(tmp_path: Path) -> None:
@@ -372,7 +386,8 @@ def test_damaged_sheet_is_named(tmp_path: Path) -> None:
 
 def test_expected_numbers_of_a_generator(tmp_path: Path) -> None:
     measured = json.loads((make_run(tmp_path, "gan") / "measure.json").read_text())
-    assert [_number(measured, name) for name in ("fid", "tail", "label_kl", "recall")] == [10.0, 30.0, 0.125, 0.25]
+    names = ("fid", "tail", "label_kl", "recall", "tail_agreement")
+    assert [_number(measured, name) for name in names] == [10.0, 30.0, 0.125, 0.25, 0.1]
     with pytest.raises(UserError, match="did you mean 'label_kl'"):
         _number(measured, "labl_kl")
 
@@ -443,6 +458,7 @@ def test_every_class_has_its_own_numbers_on_the_page(tmp_path: Path) -> None:
     fids, shares = [70.0, 20.0, 30.0], [0.05, 0.15, 0.8]
     run = make_run(
         tmp_path, "gsr", classes=names, train_counts=counts, class_shares=shares, diversity=[0.31, 0.32, 0.33],
+        class_agreement=[0.2, 0.9, None],
         patterns=[0.91, 0.92, 0.93], groups={"head": [1], "mid": [2], "tail": [0]},
         class_fid=[{"label": k, "value": v, "real": 9, "fake": 9, "flag": ""} for k, v in enumerate(fids)],
         sigma_gain=[[9.0, 1.0, 1.5]],
@@ -453,12 +469,12 @@ def test_every_class_has_its_own_numbers_on_the_page(tmp_path: Path) -> None:
     read = Cells()
     read.feed(page)
     (table,) = (t for t in read.tables if t[0][0] == "class")
-    assert table[0] == ["class", "group", "training samples", "gsr FID ↓", "gsr drawn (%)", "gsr diversity ↑",
-                        "gsr patterns ↑"]  # fmt: skip
+    assert table[0] == ["class", "group", "training samples", "gsr FID ↓", "gsr drawn (%)", "gsr agreement (%)",
+                        "gsr diversity ↑", "gsr patterns ↑"]  # fmt: skip
     assert table[1:] == [
-        ["cat", "head", "1,000", "20.00", "15.0", "0.32", "0.92"],
-        ["dog", "mid", "100", "30.00", "80.0", "0.33", "0.93"],
-        ["lynx", "tail", "10", "70.00", "5.0", "0.31", "0.91"],
+        ["cat", "head", "1,000", "20.00", "15.0", "90.0", "0.32", "0.92"],
+        ["dog", "mid", "100", "30.00", "80.0", "undefined", "0.33", "0.93"],
+        ["lynx", "tail", "10", "70.00", "5.0", "20.0", "0.31", "0.91"],
     ]
     tips = re.findall(r"<title>([^<]*)</title>", page)
     for name, count, value, share in zip(names, counts, fids, shares, strict=True):

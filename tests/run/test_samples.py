@@ -12,14 +12,16 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
+from typer.testing import CliRunner
 
-from evenhand.cli import runs
+from evenhand.cli import app, runs
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.measure import judging
-from evenhand.measure.features import Extractor, from_module
+from evenhand.measure.features import Embedded, Extractor, from_module
 from evenhand.measure.judging import Judge
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.report.page import render
@@ -290,6 +292,26 @@ def test_another_seed_draws_other_images(tmp_path: Path, monkeypatch: pytest.Mon
     assert first == again != other
 
 
+def test_truncation_is_passed_on_or_refused(gsr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"^--truncation is StyleGAN2's, a GroupSpectral has none: leave it out$"):
+        sample_run(gsr, "ring", 1, tmp_path / "none", truncation=0.5)
+    assert not (tmp_path / "none").exists()
+
+    class Styled(Painter):
+        truncation = 1.0
+
+        def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+            return torch.full((count, 1, 8, 8), round(100 * self.truncation), dtype=torch.uint8)
+
+    facts = SimpleNamespace(classes=("a",))
+    run = SimpleNamespace(method=Styled(), model=SimpleNamespace(facts=facts), folder=tmp_path)
+    monkeypatch.setattr(samples, "open_run", lambda _: run)
+    for options, shade in (([], 100), (["--truncation", "0.7"], 70), (["--truncation", "0"], 0)):
+        assert CliRunner().invoke(app, ["sample", "run", "--count", "1", *options]).exit_code == 0
+        assert Image.open(tmp_path / "samples" / "a" / "00000.png").getpixel((0, 0)) == shade
+    assert CliRunner().invoke(app, ["sample", "run", "--truncation", "2"]).exit_code == 2
+
+
 def test_other_features_are_measured_beside_and_change_nothing_else(
     gsr: Path, annotator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +334,20 @@ def test_other_features_are_measured_beside_and_change_nothing_else(
     assert again["fid"] == own["fid"]
     with pytest.raises(UserError, match="draws none: leave it out"):
         measure_by(annotator, "mobilenet_v2")
+
+
+def test_an_extractor_of_ones_own_judges_a_finished_run(gsr: Path) -> None:
+    """Such as a CLIP tower; what it calls classes are no Inception score."""
+
+    def run(x: Tensor) -> Embedded:
+        small = x.float().mean((2, 3)) / 255
+        return Embedded(small, 5 * small)
+
+    found = measure_by(gsr, Extractor("mean colours / CLIP", "none", torch.nn.Flatten(), run))
+    assert (found["features"], found["dimensions"]) == ("mean colours / CLIP", 3)
+    assert json.loads((gsr / "measure-mean-colours-CLIP.json").read_text())["fid"] == found["fid"]
+    assert "inception_score" not in found
+    assert "annotator_score" in found
 
 
 def test_a_generator_without_an_annotator_is_judged_by_a_network_of_photographs(

@@ -57,11 +57,17 @@ def sample(
     count: Annotated[int, typer.Option(min=1, help="Images of each class.")] = 64,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: samples in the run's.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+    truncation: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Of StyleGAN2: below 1 more typical images, less varied; 0: one of each class."
+        ),
+    ] = None,
 ) -> None:
     """Images from a trained generator, a folder for each class, with a contact sheet."""
     from evenhand.run.samples import sample_run
 
-    folder = sample_run(run, class_, count, out, seed=seed)
+    folder = sample_run(run, class_, count, out, seed=seed, truncation=truncation)
     print(f"{folder}   look: {folder / 'contact-sheet.png'}")
 
 

@@ -157,10 +157,10 @@ def measure_generator(
     """Every score that the given sets allow, as plain values, beside what they depend on; None where impossible.
 
     real, fake: features (N, d), (M, d), and their labels if classes matter; ``fake_logits`` are an annotator's for
-    the fakes, by which they are labelled if ``fake_labels`` is None, and whose Inception-like score is called
-    ``annotator_score``; ``inception_logits`` of the fakes give *the* Inception score. ``features``, ``resize`` and
-    ``reference`` say where the features come from. Precision to coverage use at most ``manifold_samples`` of each set,
-    KID ``subsets``.
+    the fakes, by which they are labelled if ``fake_labels`` is None; else the agreement is how often it sees what was
+    asked for. Its Inception-like score is called ``annotator_score``; ``inception_logits`` of the fakes give *the*
+    Inception score. ``features``, ``resize`` and ``reference`` say where the features come from. Precision to coverage
+    use at most ``manifold_samples`` of each set, KID ``subsets``.
     """
     real, fake = as_features(real, "real"), as_features(fake, "fake")
     generator = generator or torch.Generator().manual_seed(0)
@@ -199,6 +199,7 @@ def measure_generator(
         if fake_labels is not None:
             agree = annotated == torch.as_tensor(fake_labels).cpu()
             found["annotator_agreement"] = float(agree.double().mean())
+            found["class_agreement"] = _class_means(agree.double(), torch.as_tensor(fake_labels).cpu(), num_classes)
         else:
             fake_labels = annotated
     if real_labels is not None and fake_labels is not None:
@@ -216,6 +217,12 @@ def measure_generator(
 def _some(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` rows at random, or all of them if there are fewer."""
     return x[torch.randperm(len(x), generator=generator)[:count].to(x.device)]
+
+
+def _class_means(values: Tensor, labels: Tensor, num_classes: int) -> list[float | None]:
+    """Of each class, None where it has no sample."""
+    of_class = [values[labels == k] for k in range(num_classes)]
+    return [float(own.mean()) if len(own) else None for own in of_class]
 
 
 def _kernel(x: Tensor, y: Tensor) -> Tensor:

@@ -120,14 +120,15 @@ class Judge:
         features, logits = made.features, self._annotated(made, images, batch)
         found = measure_generator(
             real.features, features, stream.labels, labels, num_classes=K, fake_logits=logits,
-            inception_logits=None if self.extractor is self.annotator else made.logits,
+            inception_logits=made.logits if self.settings.features == "inception" else None,
             features=self.extractor.name, resize=self.extractor.resize, k=self.settings.neighbours,
             reference=f"{stream.name}, {len(stream)} images",
         )  # fmt: skip
         found["features_digest"] = self.extractor.digest()
         if "class_fid" in found:
-            scores = [score["value"] for score in found["class_fid"]]
-            found["group_fid"] = {name: _mean([scores[k] for k in members]) for name, members in groups.items()}
+            found["group_fid"] = group_means([score["value"] for score in found["class_fid"]], groups)
+        if "class_agreement" in found:
+            found["group_agreement"] = group_means(found["class_agreement"], groups)
         named = logits.argmax(1) if labels is None and logits is not None else labels
         if named is not None:
             found["diversity"], found["patterns"] = self.variety(real.features, stream, features, named)
@@ -251,6 +252,11 @@ def _few(value: Any) -> str:
 def _named(classes: Sequence[int], values: Sequence[float | None], names: Sequence[str]) -> str:
     told = [f"'{names[k]}' ({values[k]:.2f})" for k in classes[:5]]
     return ", ".join(told + [f"{len(classes) - 5} more"] * (len(classes) > 5))
+
+
+def group_means(values: Sequence[float | None], groups: dict[str, list[int]]) -> dict[str, float | None]:
+    """Of the classes of each group that have a value; None where none has."""
+    return {name: _mean([values[k] for k in members]) for name, members in groups.items()}
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,13 +25,18 @@ def nearest(x: Any, among: Any, *, block: int = 1024) -> tuple[Tensor, Tensor]:
     return torch.cat([pair.values for pair in found]), torch.cat([pair.indices for pair in found])
 
 
-def copying(fake: Any, seen: Any, held: Any) -> dict[str, float]:
+def copying(fake: Any, seen: Any, held: Any, *, mirrored: tuple[Any, Any] | None = None) -> dict[str, float]:
     """Of features (N, d) of drawn, training and held-out images.
 
     ratio: median distance of drawn images to their nearest training image over that of held-out ones; 1 if they are as
     new. near: share of drawn images nearer than all but 5 % of held-out ones; 0.05 if they are as new, 1 for copies.
+    ``mirrored`` are the drawn and the held-out images' mirror images: the nearer of the two counts, of both alike.
     """
     drawn, fresh = (nearest(x, seen)[0] for x in (fake, held))
+    if mirrored is not None:
+        drawn, fresh = (
+            torch.minimum(own, nearest(x, seen)[0]) for own, x in zip((drawn, fresh), mirrored, strict=True)
+        )
     usual = fresh.median().clamp_min(torch.finfo(torch.float64).tiny)
     return {
         "ratio": float(drawn.median() / usual),
@@ -39,10 +45,20 @@ def copying(fake: Any, seen: Any, held: Any) -> dict[str, float]:
     }
 
 
-def copying_of(extractor: Extractor, images: Tensor, seen: Stream, held: Stream, *, batch: int) -> dict[str, float]:
-    """``copying`` of drawn images, uint8, and at most ``MOST`` images of each split, always the same ones."""
+def copying_of(
+    extractor: Extractor, images: Tensor, seen: Stream, held: Stream, *, batch: int, mirrored: bool = False
+) -> dict[str, float]:
+    """``copying`` of drawn images, uint8, and at most ``MOST`` images of each split, always the same ones.
+
+    mirrored: training shows its images mirrored, too, so that a mirror image is a copy.
+    """
     parts: tuple[Tensor | Stream, ...] = (images, _some(seen), _some(held))
-    return copying(*(embed(extractor, part, batch=batch).features for part in parts))
+    fake, known, fresh = (embed(extractor, part, batch=batch).features for part in parts)
+    if not mirrored:
+        return copying(fake, known, fresh)
+    turned = replace(extractor, run=lambda x: extractor.run(x.flip(3)))
+    others = [embed(turned, part, batch=batch).features for part in (parts[0], parts[2])]
+    return copying(fake, known, fresh, mirrored=(others[0], others[1]))
 
 
 def _some(stream: Stream) -> Stream:

@@ -160,6 +160,7 @@ class Drawer(Method):
     task = GENERATE
     judge: Judge  # compares what is drawn with real images
     labelled: bool  # whether a label asked for is the label drawn
+    truncation: float | None = None  # below 1 more typical images, 0 one of each class; None: it has no such thing
 
     @abstractmethod
     def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:

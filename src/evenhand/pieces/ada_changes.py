@@ -91,15 +91,22 @@ def resampled(images: Tensor, where: Tensor) -> Tensor:
     """Images (N, C, S, S) with the content of each pixel taken from ``where`` (N, 3, 3), mirrored at the borders."""
     n, _, side, _ = images.shape
     middle, reach = (side - 1) / 2, len(TAPS) - 1
-    at = torch.arange(-CENTRE, 2 * side - 1 + reach - CENTRE, dtype=torch.float64) / 2 - middle  # (T,), fine grid
+    dtype = torch.promote_types(images.dtype, torch.float32)  # its places are right to 1e-5 of a pixel
+    at = torch.arange(-CENTRE, 2 * side - 1 + reach - CENTRE, dtype=dtype, device=images.device) / 2 - middle  # (T,)
     y, x = torch.meshgrid(at, at, indexing="ij")
-    place = where.double() @ torch.stack([x, y, torch.ones_like(x)]).flatten(1)  # (N, 3, T T)
-    beyond = float(place[:, :2].abs().max()) - middle
-    margin = min(side - 1, max(0, math.ceil(beyond)) + 1)
+    place = where.to(at) @ torch.stack([x, y, torch.ones_like(x)]).flatten(1)  # (N, 3, T T), on a fine grid
+    margin = min(side - 1, max(0, math.ceil(_farthest(where, side) - middle)) + 1)
     up, down = (m.to(images) for m in (_finer(side, margin), _coarser(side)))
     fine = up @ images @ up.T  # (N, C, F, F)
     seen = _look_up(fine, *(2 * (place[:, i] + middle + margin) for i in range(2))).view(n, -1, len(at), len(at))
     return down @ seen @ down.T
+
+
+def _farthest(where: Tensor, side: int) -> float:
+    """From the centre along either axis, of all that is looked up: at a corner. Known without asking the device."""
+    low, high = -(side - 1 + CENTRE) / 2, (side - 1 + len(TAPS) - 1 - CENTRE) / 2
+    corners = where.new_tensor([[low, low, high, high], [low, high, low, high], [1, 1, 1, 1]])
+    return float((where @ corners)[:, :2].abs().max())
 
 
 def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -110,7 +117,7 @@ def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     for column, across in ((left, 1 - (x - left)), (left + 1, x - left)):
         for row, along in ((top, 1 - (y - top)), (top + 1, y - top)):
             inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
-            index = (row.clamp(0, side - 1) * side + column.clamp(0, side - 1)).long().to(images.device)
+            index = row.clamp(0, side - 1).long() * side + column.clamp(0, side - 1).long()
             weight = (across * along * inside).to(images)
             found = found + weight[:, None] * flat.gather(2, index[:, None].expand(-1, images.shape[1], -1))
     return found

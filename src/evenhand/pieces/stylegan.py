@@ -1,11 +1,16 @@
-"""What training a StyleGAN needs beside its losses: how fast the average forgets, path lengths, how twins agree."""
+"""What a StyleGAN needs beside its losses: how fast its average forgets, path lengths, how twins agree, truncation."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from evenhand.pieces.twins import cross_correlation
+
+CENTRE = 1000  # latents whose mean is a class's typical one
 
 
 def average_decay(batch: int, step: int, kimg: float, rampup: float) -> float:
@@ -27,3 +32,26 @@ def agreement(first: Tensor, second: Tensor) -> dict[str, Tensor]:
     c = cross_correlation(first, second)
     diagonal = c.diagonal()
     return {"twins_diagonal": diagonal.mean(), "twins_energy": c.square().sum() - diagonal.square().sum()}
+
+
+def truncated(net: Any, truncation: float) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """A generator whose styles stay near their class's mean: ``w_y + truncation (w - w_y)``; at 0 one image of each.
+
+    The released networks have one mean for all classes, ``w_avg``: at 0 they would draw every class the same.
+    """
+    probe = torch.randn(CENTRE, net.latent, generator=torch.Generator().manual_seed(0))
+
+    def centre(label: Tensor | None, like: Tensor) -> Tensor:  # (layers, d)
+        mean: Tensor = net.mapping(probe.to(like), None if label is None else label.expand(CENTRE)).mean(0)
+        return mean
+
+    def draw(z: Tensor, labels: Tensor | None = None) -> Tensor:
+        if labels is None:
+            centres = centre(None, z)
+        else:
+            kinds, which = labels.unique(return_inverse=True)
+            centres = torch.stack([centre(label, z) for label in kinds])[which]  # (N, layers, d)
+        images: Tensor = net.synthesis(centres.lerp(net.mapping(z, labels), truncation))
+        return images
+
+    return draw

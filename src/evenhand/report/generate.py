@@ -21,8 +21,14 @@ from evenhand.report.records import NOT_RUN, ClassData, Line, RunGroup, by_count
 from evenhand.report.sections import Sections
 from evenhand.report.tables import said as number_of
 from evenhand.tasks.generate import GENERATE
+from evenhand.tasks.metric import Metric
 
 CLASS_FID = next(metric for metric in GENERATE.per_class if metric.key == "class_fid")
+NEAR = Metric("near", "near copies", path=("copying", "near"))
+COPIED = (
+    "is nearer to a training image than all but 5\u00a0% of held-out images are: 5\u00a0% if nothing is copied, "
+    "100\u00a0% if all is."
+)
 ALARM = 0.5  # of the patterns of real images, unless the recipe says otherwise
 EXPLODED = 2.0  # times the median class's spectral norm
 RARE = 0.1  # of an even share: below, a class is hardly drawn
@@ -50,7 +56,9 @@ def basis(groups: Sequence[RunGroup]) -> list[str]:
     users: dict[str, list[str]] = {}
     for group in groups:
         users.setdefault(_basis(group.measure), []).append(group.name)
-    return [f"{', '.join(names)}. {said}" if len(users) > 1 else said for said, names in users.items()]
+    told = [f"{', '.join(names)}. {said}" if len(users) > 1 else said for said, names in users.items()]
+    near = [f"{group.name} {number}" for group in groups if (number := number_of(group, NEAR))]
+    return told + [f"Copies: {', '.join(near)} of what is drawn {COPIED}"] * bool(near)
 
 
 def _basis(measure: Mapping[str, Any]) -> str:
@@ -65,6 +73,8 @@ def _basis(measure: Mapping[str, Any]) -> str:
     ]
     if "label_kl" in measure:
         told.append("Label KL: of the annotator's labels to even shares.")
+    if "annotator_agreement" in measure:
+        told.append("Agreement: share of images in which the annotator sees the class asked for.")
     if known("inception_score") is not None:
         told.append("Inception score: of the Inception network's own classes, one split.")
     if "group_fid" in measure:
@@ -230,6 +240,7 @@ class Parts(BaseModel):
     class_fid: list[Judged] | None = None
     sigma_gain: list[list[float]] | None = None  # (layers, K)
     z_sensitivity: list[float] | None = None  # (K,)
+    copying: dict[str, float] | None = None
 
 
 SECTIONS = Sections(

@@ -133,7 +133,8 @@ def per_class_table(records: Iterable[RunRecord]) -> Table:
     task, (classes, counts, named) = groups[0].task, groups[0].classes
     groups = [g for g in groups if g.classes[0] == classes]
     member = {index: name for name, members in named.items() for index in members}
-    pairs = [(group, metric) for group in groups for metric in task.per_class]
+    found = [m for m in task.per_class if any(g.parts(m.path[0]) for g in groups)]
+    pairs = [(group, metric) for group in groups for metric in found]
     rows = tuple(
         (Cell(classes[k]), Cell(member.get(k, "")), Cell(f"{counts[k]:,}"), *(_of_class(g, m, k) for g, m in pairs))
         for k in by_count(groups[0].classes)

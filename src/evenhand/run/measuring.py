@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from evenhand import atomic, parallel
 from evenhand.data.prepared import Data
 from evenhand.data.stream import decoded_by
 from evenhand.errors import UserError
+from evenhand.measure.features import Extractor
 from evenhand.measure.judging import Features
 from evenhand.methods.protocol import Drawer
 from evenhand.run import checkpoint
@@ -36,23 +38,28 @@ def measure(folder: str | Path, *, split: str = "test") -> dict[str, Any]:
     return measure_open(run, run.data(), split=split)
 
 
-def measure_by(folder: str | Path, features: Features) -> dict[str, Any]:
+def measure_by(folder: str | Path, features: Features | Extractor) -> dict[str, Any]:
     """Measure a generator by other features than its recipe's, and write ``measure-inception.json`` or the like.
 
-    Nothing else of the run changes: distances in a second space tell whether the first was kind to it.
+    Nothing else of the run changes: distances in a second space tell whether the first was kind to it. An ``Extractor``
+    of one's own gives the file its name.
     """
+    name = features.name if isinstance(features, Extractor) else features
     run = open_run(folder)
     if run.method.task is not GENERATE:
-        raise UserError(f"--features {features} compares images that are drawn, but {folder} draws none: leave it out")
+        raise UserError(f"--features {name} compares images that are drawn, but {folder} draws none: leave it out")
     method, data, batch = cast(Drawer, run.method), run.data(), run.recipe.run.eval_batch
     split, judge = final_split(data), method.judge
     if features == "annotator" and judge.annotator is None:
         raise UserError(f"{folder} has no annotator: choose other --features")
-    judge.settings = judge.settings.model_copy(update={"features": features})
+    judge.settings = judge.settings.model_copy(update={"features": name})
+    if isinstance(features, Extractor):
+        judge.extractor = features
     told = {"task": GENERATE.name, "split": split, "checkpoint": run.checkpoint, "step": run.step}
     table = {**told, **GENERATE.table(method, data.streams[split], batch=batch)}
     if parallel.is_writer():
-        atomic.write_json(run.folder / f"measure-{features}.json", table)
+        file = re.sub(r"[^\w.-]+", "-", f"measure-{name}.json")
+        atomic.write_json(run.folder / file, table)
     return table
 
 

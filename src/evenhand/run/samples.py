@@ -30,14 +30,18 @@ DRAWS = 200  # images an unconditional generator may draw for each one wanted
 
 
 def sample_run(
-    folder: str | Path, class_name: str | None = None, count: int = 64, out: str | Path | None = None, *, seed: int = 0
-) -> Path:
+    folder: str | Path, class_name: str | None = None, count: int = 64, out: str | Path | None = None, *, seed: int = 0,
+    truncation: float | None = None,
+) -> Path:  # fmt: skip
     """``count`` images of a class, or of every class, as PNG files beside ``contact-sheet.png``; returns the folder.
 
     The folder, by default ``samples`` in the run's, can serve as a data set: classes are its subfolders. An
-    unconditional generator draws until its annotator has found enough of the class.
+    unconditional generator draws until its annotator has found enough of the class. A ``truncation`` below 1 keeps
+    StyleGAN2 near the mean of each class.
     """
     run = open_run(folder)
+    if truncation is not None:
+        _truncate(run.method, truncation)
     classes = run.model.facts.classes
     if class_name is not None and class_name not in classes:
         raise UserError(f"no class '{class_name}' in this run; {did_you_mean(class_name, classes)}")
@@ -123,6 +127,13 @@ def drawn_data(real: Data, images: Tensor, labels: Tensor) -> Data:
     """Drawn images in the place of the training images, seen as those are; nothing else of the real data."""
     drawn = Stream(Memory(images), labels, real.classes, "drawn")
     return replace(real, facts=real.facts.model_copy(update={"counts": drawn.counts}), streams={"labelled": drawn})
+
+
+def _truncate(method: Method, truncation: float) -> None:
+    drawer = _drawer(method)
+    if drawer.truncation is None:
+        raise UserError(f"--truncation is StyleGAN2's, a {type(method).__name__} has none: leave it out")
+    drawer.truncation = truncation
 
 
 def _drawer(method: Method) -> Drawer:

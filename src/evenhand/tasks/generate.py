@@ -31,16 +31,19 @@ class Generate(Task):
         score("label_kl", "label KL", lower=True),
         score("inception_score", "Inception score", digits=2),
         score("annotator_score", "annotator score", digits=2, shown=False),
+        Metric("annotator_agreement", "agreement"),
+        Metric("tail_agreement", "tail agreement", shown=False, path=("group_agreement", "tail")),
         score("head", "head FID", digits=2, lower=True, path=("group_fid", "head")),
         score("mid", "mid FID", digits=2, lower=True, path=("group_fid", "mid")),
         score("tail", "tail FID", digits=2, lower=True, path=("group_fid", "tail")),
         Metric("cas", "CAS", path=("classifier_score", "accuracy")),
         Metric("cas_worst", "CAS, worst class", path=("classifier_score", "min_recall")),
     )
-    headline, tail = metrics[0], metrics[11]
+    headline, tail = metrics[0], metrics[13]
     per_class = (
         score("class_fid", "FID", digits=2, lower=True),
         Metric("class_shares", "drawn"),
+        Metric("class_agreement", "agreement"),
         score("diversity", digits=2),
         score("patterns", digits=2),
     )
@@ -52,8 +55,13 @@ class Generate(Task):
         return method.judge.scalars(images, labels, stream, batch=batch) | method.traces()
 
     def table(self, method: Drawer, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
+        from evenhand.measure.judging import group_means
+
         images, labels = method.exhibit(method.judge.settings.samples, "examine")
-        return method.judge.table(images, labels, stream, method.data.groups, batch=batch) | method.details()
+        told, groups = method.details(), method.data.groups
+        if "z_sensitivity" in told:
+            told["group_z_sensitivity"] = group_means(told["z_sensitivity"], groups)
+        return method.judge.table(images, labels, stream, groups, batch=batch) | told
 
     def watch(self, method: Drawer, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
         """Without validation: shares and variety of the classes drawn, and what the method says of itself."""
@@ -77,8 +85,8 @@ class Generate(Task):
             write_sheet(folder / "sheet.png", method, data.streams["test"], data.counts)
         if {"labelled", "test"} <= data.streams.keys():
             images, _ = method.exhibit(method.judge.settings.judge_samples, "copying")
-            seen, held = data.streams["labelled"], data.streams["test"]
-            found["copying"] = copying_of(method.judge.extractor, images, seen, held, batch=batch)
+            seen, held, turned = data.streams["labelled"], data.streams["test"], data.train_view.mirrors
+            found["copying"] = copying_of(method.judge.extractor, images, seen, held, batch=batch, mirrored=turned)
         return found
 
     def sections(self) -> Sections:

@@ -54,7 +54,7 @@ class Pipeline(View):
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
         self.steps, self.finish = tuple(steps), tuple(finish)
         crops = [step for step in steps if _crops(step)]
-        self.reframes = bool(crops)
+        self.reframes, self.mirrors = bool(crops), any(map(_mirrors, steps))
         self.boxes = (crops[0].keywords["scale"], crops[0].keywords["ratio"]) if crops else None  # type: ignore[attr-defined]
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
@@ -146,6 +146,10 @@ def build(
 
 def _crops(step: Step) -> bool:
     return isinstance(step, partial) and step.func is resized_crop and "ratio" in step.keywords
+
+
+def _mirrors(step: Step) -> bool:
+    return step is horizontal_flip or (isinstance(step, partial) and bool(step.keywords.get("flip")))
 
 
 def random_crop(

@@ -15,6 +15,7 @@ class View(ABC):
     """A view of samples alone writes ``__call__``; one that moves the target too, such as boxes, writes ``see``."""
 
     reframes = False  # chooses its own part of a picture, so decoding must not
+    mirrors = False  # shows some samples mirrored
     boxes: tuple[Range, Range] | None = None  # area and ratio of the random part, where decoding may choose it instead
 
     @abstractmethod

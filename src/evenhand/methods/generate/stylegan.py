@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from evenhand import parallel
@@ -32,7 +32,7 @@ from evenhand.nets.gan import Verdict
 from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty
 from evenhand.pieces.player import Player
-from evenhand.pieces.stylegan import agreement, average_decay, path_lengths
+from evenhand.pieces.stylegan import agreement, average_decay, path_lengths, truncated
 from evenhand.pieces.twins import EmbeddingNoise, noise_scale
 from evenhand.randomness import dice
 
@@ -46,6 +46,7 @@ class StyleGAN2(GAN):
 
     table: Any = StyleGANSettings
     check = staticmethod(check_style)
+    truncation = 1.0
 
     def __init__(self, settings: Any, data: Data, *, seed: int, device: torch.device, annotator: Any = None) -> None:
         super().__init__(settings, data, seed=seed, device=device, annotator=annotator)
@@ -232,14 +233,12 @@ class StyleGAN2(GAN):
         first = (images.shape[-1] - size) // 2
         return images[..., first : first + size, first : first + size]
 
-    def _standing(self) -> nn.Module:
-        return self.generator.judged()
+    def _standing(self) -> Any:
+        net = self.generator.judged()
+        return net if self.truncation == 1 else truncated(net, self.truncation)
 
     def _by_class(self) -> dict[str, Tensor]:
-        found = super()._by_class()
-        if self.conditional:
-            found["z_sensitivity"] = self.z_sensitivity()
-        return found
+        return super()._by_class() | ({"z_sensitivity": self.z_sensitivity()} if self.conditional else {})
 
     @torch.no_grad()
     def latents(self) -> tuple[Tensor, Tensor] | None:

@@ -160,8 +160,9 @@ class StyleTable(Settings):
 
     @model_validator(mode="after")
     def _conditional(self) -> Self:
-        if self.condition == "none" and ((self.gsr and self.gsr.strength) or self.twins):
-            what = "NoisyTwins acts" if self.twins else "gSR acts"
+        noisy, braked = self.twins and (self.twins.sigma or self.twins.strength), self.gsr and self.gsr.strength
+        if self.condition == "none" and (noisy or braked):
+            what = "NoisyTwins acts" if noisy else "gSR acts"
             raise ValueError(f"{what} on class embeddings: set condition to projection")
         return self
 
@@ -197,12 +198,17 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
             f"them to {side_of(size, True)}, or of files data.size = {side_of(size, True)}"
         )
     if classes < 2 and settings.condition != "none":
-        raise UserError(f"{classes} class leaves nothing to condition on: set method.condition = 'none', without twins")
-    pairs = 2 * parallel.world()
+        raise UserError(f"{classes} class leaves nothing to condition on: set {_of_one_class(settings)}")
+    pairs, images = 2 * parallel.world(), sum(data.counts)
     if settings.twins and settings.twins.strength and (settings.batch % pairs or settings.batch < 4):
         whose = f" in each of {pairs // 2} processes" if pairs > 2 else ""
         usable = max(2 * pairs, settings.batch // pairs * pairs)
         raise UserError(f"method.batch = {settings.batch} cannot be halved into twins{whose}: use {usable}")
+    if settings.twins and settings.twins.strength and images < 2 * pairs:
+        raise UserError(
+            f"{images} training images are no batch of twins, which takes {2 * pairs}: add images, or set "
+            "method.twins.strength = 0"
+        )
     bounds = settings.net
     side = side_of(size, settings.pad)
     if data.facts.kind == "images" and bounds.base < side:
@@ -212,12 +218,27 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
         bounds.build(side, data.inputs, classes, settings.condition, settings.contrast.size * settings.contrasts)
 
 
+def _of_one_class(settings: StyleTable) -> str:
+    """All that must be changed to draw images of one class."""
+    changes = ["method.condition = 'none'"]
+    changes += ["method.name = 'stylegan2' without [method.twins]"] * bool(settings.twins)
+    changes += ["method.gsr.strength = 0"] * bool(settings.gsr and settings.gsr.strength)
+    if settings.measure.features == "annotator":  # which one class would teach nothing
+        changes.append("method.measure.features = 'mobilenet_v2' without needs.annotator")
+    return ", ".join(changes)
+
+
 def check_sizes(found: dict[str, Tensor], own: dict[str, Tensor], whose: str) -> None:
-    """Refuse weights of a network of other sizes, in one line."""
-    for name, value in own.items():
-        has = tuple(found[name].shape) if name in found else "missing"
-        if has != tuple(value.shape):
-            raise UserError(
-                f"the checkpoint's {whose} has other sizes: {name} is {has}, here {tuple(value.shape)}; "
-                "open it with the [method.net] and data.size that it was trained with"
-            )
+    """Refuse weights of a network of other layers or sizes, in one line."""
+    told = [f"layers: {name} is in the checkpoint alone" for name in found if name not in own]
+    told += [f"layers: {name} is not in the checkpoint" for name in own if name not in found]
+    told += [
+        f"sizes: {name} is {tuple(found[name].shape)}, here {tuple(value.shape)}"
+        for name, value in own.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    if told:
+        raise UserError(
+            f"the checkpoint's {whose} has other {told[0]}; open it with the [method.net] and data.size that it was "
+            "trained with"
+        )
