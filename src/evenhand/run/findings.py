@@ -15,9 +15,9 @@ from evenhand.data.holdout import Whole, hold_out_share
 from evenhand.data.reading import columns_of
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
-from evenhand.data.sources.annotations import Listed, list_domains
+from evenhand.data.sources.annotations import list_domains
 from evenhand.data.sources.paths import SPLITS, existing, few, other_files
-from evenhand.data.sources.scenes import Scenes
+from evenhand.data.sources.scenes import Listed, Scenes
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evenhand.data.sources.annotations import Listed
+from evenhand.data.sources.scenes import Listed
 from evenhand.measure.detection import SIZES
 
 Spread = tuple[float, float, float]

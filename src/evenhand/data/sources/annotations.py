@@ -10,34 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+from evenhand.data.sources.cityscapes import list_cityscapes
 from evenhand.data.sources.paths import folders_in, images_in, read_text
-from evenhand.data.sources.scenes import Annotated, Scenes, known_classes, scenes_stream
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.sources.scenes import Annotated, Listed, known_classes
+from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
-CITYSCAPES = ("person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle")
 SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 IN_COCO = (b'"images"', b'"categories"', b'"bbox"')
-
-
-class Listed(NamedTuple):
-    """One split as its files describe it, before any image is looked at; each fault is a line with its remedy."""
-
-    rows: list[Annotated]
-    classes: tuple[str, ...]
-    root: Path
-    name: str
-    faults: tuple[str, ...] = ()
-    labelled: bool = True
-
-    def stream(self, mode: str) -> Stream:
-        if self.faults:
-            raise UserError(self.faults[0])
-        if self.labelled:
-            return scenes_stream(self.rows, self.classes, self.name, mode, self.root)
-        files = [row.path for row in self.rows]
-        names = [file.relative_to(self.root).as_posix() for file in files]
-        return Stream(Scenes(files, mode=mode, names=names), None, (), self.name)
 
 
 def read_scenes(place: Path, *, root: Path | None = None, mode: str = "RGB") -> Streams:
@@ -224,45 +204,3 @@ def list_coco(file: Path, root: Path | None = None) -> Listed:
 def _corners(box: list[float]) -> list[float]:
     left, top, width, height = map(float, box)
     return [left, top, left + width, top + height]
-
-
-def list_cityscapes(folder: Path) -> dict[str, Listed]:
-    """Boxes around the polygons of the eight kinds of things; images without any are left out.
-
-    Foggy Cityscapes has its images in leftImg8bit under names that end in ``_foggy_beta_0.02``.
-    """
-    found = {}
-    for split in ("train", "val"):
-        rows = [
-            _cityscape(folder, note) for note in sorted((folder / "gtFine" / split).rglob("*_gtFine_polygons.json"))
-        ]
-        rows = [row for row in rows if row.boxes]
-        if rows:
-            found[split] = Listed(rows, CITYSCAPES, folder, split)
-    if not found:
-        raise UserError(f"'{folder}/gtFine' has no *_gtFine_polygons.json with people or vehicles; unpack gtFine there")
-    return found
-
-
-def _cityscape(folder: Path, note: Path) -> Annotated:
-    start = note.name.removesuffix("_gtFine_polygons.json")
-    place = folder / "leftImg8bit" / note.parent.relative_to(folder / "gtFine")
-    picture = next(iter(sorted(place.glob(f"{start}_leftImg8bit*"))), place / f"{start}_leftImg8bit.png")
-    try:
-        content = json.loads(read_text(note))
-        width, height = int(content["imgWidth"]), int(content["imgHeight"])
-        found = list(_things(content["objects"], width, height))
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot read '{note}' as Cityscapes' polygons ({error}); unpack it again") from error
-    boxes, labels = [box for box, _ in found], [label for _, label in found]
-    return Annotated(picture, width, height, boxes, labels, [False] * len(boxes))
-
-
-def _things(objects: list[dict[str, Any]], width: int, height: int) -> Iterator[tuple[list[float], str]]:
-    for thing in objects:
-        if thing["label"] in CITYSCAPES:  # groups ("cargroup") are no single things
-            across, down = zip(*thing["polygon"], strict=True)
-            left, right = (min(max(edge(across), 0), width) for edge in (min, max))
-            top, bottom = (min(max(edge(down), 0), height) for edge in (min, max))
-            if right > left and bottom > top:
-                yield [float(left), float(top), float(right), float(bottom)], thing["label"]

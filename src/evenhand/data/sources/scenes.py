@@ -112,6 +112,26 @@ def scenes_stream(rows: Sequence[Annotated], classes: Sequence[str], name: str, 
     return Stream(Scenes(paths, mode=mode, names=names), Boxes(objects), tuple(classes), name)
 
 
+class Listed(NamedTuple):
+    """One split as its files describe it, before any image is looked at; each fault is a line with its remedy."""
+
+    rows: list[Annotated]
+    classes: tuple[str, ...]
+    root: Path
+    name: str
+    faults: tuple[str, ...] = ()
+    labelled: bool = True
+
+    def stream(self, mode: str) -> Stream:
+        if self.faults:
+            raise UserError(self.faults[0])
+        if self.labelled:
+            return scenes_stream(self.rows, self.classes, self.name, mode, self.root)
+        files = [row.path for row in self.rows]
+        names = [file.relative_to(self.root).as_posix() for file in files]
+        return Stream(Scenes(files, mode=mode, names=names), None, (), self.name)
+
+
 def known_classes(rows: Iterable[Annotated]) -> tuple[str, ...]:
     return tuple(sorted({label for row in rows for label in row.labels}))
 
