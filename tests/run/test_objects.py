@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -128,6 +129,17 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     again = changed(write_coco(tmp_path / "again"), spoil)
     with pytest.raises(UserError, match="category id 99"):
         choose(str(again))
+
+
+@pytest.mark.parametrize("corner", [float("nan"), float("inf")])
+def test_corners_that_are_no_numbers_are_boxes_without_area(tmp_path: Path, corner: float) -> None:
+    def spoil_all(content: dict[str, Any]) -> None:
+        for note in content["annotations"]:
+            note["bbox"][2] = corner
+
+    found = find(changed(write_coco(tmp_path), spoil_all))
+    assert found.spoils
+    assert re.search(r"error: \d+ boxes have no area inside their image, such as .*(nan|inf)", said(found))
 
 
 def test_voc_and_its_damaged_annotations(tmp_path: Path) -> None:

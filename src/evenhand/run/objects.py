@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]
             resized.append(str(row.path))
         for (left, top, right, bottom), label in zip(row.boxes, row.labels, strict=True):
             wide, tall = min(right, row.width) - max(left, 0), min(bottom, row.height) - max(top, 0)
-            if wide <= 0 or tall <= 0:
+            if not (all(map(math.isfinite, (left, top, right, bottom))) and wide > 0 and tall > 0):
                 flat.append(f"[{left:g}, {top:g}, {right:g}, {bottom:g}] of '{label}' in {row.path}")
                 continue
             areas.append(wide * tall)

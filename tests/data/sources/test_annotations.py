@@ -17,6 +17,8 @@ from evenhand.data.sources.annotations import holds_scenes, list_scenes, read_sc
 from evenhand.data.sources.scenes import Scenes
 from evenhand.errors import UserError
 
+NAN, INF = float("nan"), float("inf")
+
 
 def picture(path: Path, size: tuple[int, int] = (60, 40)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +124,11 @@ def test_a_copy_made_later_is_the_same_data(tmp_path: Path) -> None:
     ({"annotations": [{"image_id": 1, "category_id": 3, "bbox": [0, 0, 1, 1]}]}, "image id 1"),
     ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [5, 5, 0, 4]}]}, "no area inside the image"),
     ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [70, 5, 9, 4]}]}, "no area inside the image"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [NAN, 5, 9, 4]}]}, "no area inside the image"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [5, 5, NAN, 4]}]}, "no area inside the image"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [5, 5, INF, 4]}]}, "no area inside the image"),
+    ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [-INF, 5, INF, 4]}]}, "no area inside the image"),
+    ({"images": [{"id": 7, "file_name": "a.jpg", "width": INF, "height": 40}]}, "is not a COCO file"),
     ({"images": [{"id": 7, "file_name": "gone.jpg", "width": 60, "height": 40}]}, "1 of 1 images are missing"),
     ({"categories": "none"}, "is not a COCO file"),
     ({"annotations": [{"image_id": 7}]}, "is not a COCO file"),

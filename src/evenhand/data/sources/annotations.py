@@ -169,7 +169,7 @@ def read_coco(file: Path, root: Path | None = None) -> Coco:
 def _as_coco(file: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"'{file}' is not a COCO file ({type(error).__name__}: {error}); see docs/detection.md"
         ) from error

@@ -95,7 +95,7 @@ def scenes_stream(rows: Sequence[Annotated], classes: Sequence[str], name: str, 
         boxes = torch.tensor(row.boxes, dtype=torch.float32).reshape(-1, 4)
         limit = torch.tensor([row.width, row.height] * 2)
         inside = boxes.clamp(min=0).minimum(limit)
-        empty = ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
+        empty = ~(boxes.isfinite().all(1) & ((inside[:, 2:] - inside[:, :2]) > 0).all(1))
         if empty.any():
             at = int(empty.nonzero()[0])
             what = f"box {row.boxes[at]} of '{row.labels[at]}' in '{row.path}' ({row.width} x {row.height})"
