@@ -17,7 +17,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.annotations import list_domains
 from evenhand.data.sources.paths import SPLITS, existing, few, other_files
-from evenhand.data.sources.scenes import Listed, Scenes
+from evenhand.data.sources.scenes import Listed, Scenes, agreed_classes, without_boxes
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
@@ -78,8 +78,11 @@ class Findings:
     @property
     def lacks(self) -> str:
         """What classes would need before they can be learnt: a line with its remedy."""
-        if self.refused or self.objects is not None:
+        if self.refused:
             return ""
+        if self.objects is not None:
+            untaught = [] if self.domains else [name for name in self.classes if not self.train[name]]
+            return f"no training object of class {few(untaught)}: add some, or remove the class" if untaught else ""
         if self.unlabelled and not any(self.train.values()):
             return "no labelled images: put the images of each class in a folder"
         if self.alone:
@@ -108,7 +111,7 @@ def find(path: str | Path, asked: DataSettings | None = None) -> Findings:
     ignored = other_files(place) if place.is_dir() else {}
     try:
         if parts := list_domains(place, root=existing(asked.root) if asked.root else None):
-            return _scenes(str(path), parts)
+            return _scenes(str(path), parts, asked)
         streams = formats.read(place, memory=False, empty=empty, **reading_of(asked))
     except UserError as error:
         return Findings(str(path), ignored=ignored, empty=tuple(empty), refused=str(error))
@@ -149,25 +152,33 @@ def _grouped(found: Findings) -> Findings:
     return replace(found, groups=groups)
 
 
-def _scenes(path: str, parts: Mapping[str, Listed]) -> Findings:
-    names = tuple(dict.fromkeys(name for part in parts.values() for name in part.classes))
+def _scenes(path: str, parts: Mapping[str, Listed], asked: DataSettings) -> Findings:
     there = {key: [row.path for row in part.rows if row.path.is_file()] for key, part in parts.items()}
     streams = {key: Stream(Scenes(files), None, (), key) for key, files in there.items()}
     seen = see(streams)
-    counts, examples = {}, {}  # type: dict[str, dict[str, int]], dict[str, list[str]]
+    boxes, examples = {}, {}  # type: dict[str, dict[str, int]], dict[str, list[str]]
     for key, part in parts.items():
         if part.labelled:
             said = Counter(label for row in part.rows for label in row.labels)
-            counts[key] = {name: said[name] for name in names}
+            boxes[key] = {name: said[name] for name in part.classes}
         for row in part.rows:
             for label in dict.fromkeys(row.labels):
                 examples.setdefault(label, []).append(str(row.path))
+    idle, domains = without_boxes(boxes), _domains(streams)
+    names = tuple(dict.fromkeys(name for some in boxes.values() for name in some if name not in idle))
+    objects = objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True)), idle)
+    if not domains:
+        first = sorted(boxes.items(), key=lambda one: one[0] not in ("train", "all"))
+        try:
+            names = agreed_classes(dict(first), shared=asked.classes == "intersection")
+        except UserError as error:
+            objects = replace(objects, faults=[*objects.faults, str(error)])
+    counts = {key: {name: some.get(name, 0) for name in names} for key, some in boxes.items()}
     return _grouped(Findings(
-        path, kind="scenes", classes=names, counts=counts, domains=_domains(streams), unreadable=seen.unreadable,
+        path, kind="scenes", classes=names, counts=counts, domains=domains, unreadable=seen.unreadable,
         unlabelled={key: len(part.rows) for key, part in parts.items() if not part.labelled}, pictures=pictures(seen),
         blank=blank(seen), copies=copies(seen, *groups(seen)), shift=shift(seen),
-        objects=objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True))),
-        examples={label: files[:SHOWN] for label, files in examples.items()},
+        objects=objects, examples={label: files[:SHOWN] for label, files in examples.items()},
     ))  # fmt: skip
 
 

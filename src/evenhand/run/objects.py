@@ -27,13 +27,14 @@ class Objects:
     flat: Sequence[str]  # boxes without any area inside their image
     outside: Sequence[str]  # images that boxes stick out of
     resized: Sequence[str]  # images of another size than the annotation says
+    idle: Sequence[str] = ()  # classes that are listed and nowhere shown
 
     @property
     def spoil(self) -> bool:
         return bool(self.faults or self.missing or self.flat)
 
 
-def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]) -> Objects:
+def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]], idle: Sequence[str] = ()) -> Objects:
     """``found``: the sizes of image files that could be read."""
     told = {key: part for key, part in parts.items() if part.labelled}
     rows = [row for part in told.values() for row in part.rows]
@@ -62,7 +63,7 @@ def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]
         sides=_spread(sides, 0.0, 1.0), aspects=_spread(aspects, 0.1, 0.9),
         faults=[fault for part in told.values() for fault in part.faults],
         missing=[str(row.path) for row in rows if not row.path.is_file()], flat=flat,
-        outside=list(dict.fromkeys(outside)), resized=resized,
+        outside=list(dict.fromkeys(outside)), resized=resized, idle=idle,
     )  # fmt: skip
 
 

@@ -130,6 +130,7 @@ def test_a_copy_made_later_is_the_same_data(tmp_path: Path) -> None:
     ({"annotations": [{"image_id": 7, "category_id": 3, "bbox": [-INF, 5, INF, 4]}]}, "no area inside the image"),
     ({"images": [{"id": 7, "file_name": "a.jpg", "width": INF, "height": 40}]}, "is not a COCO file"),
     ({"images": [{"id": 7, "file_name": "gone.jpg", "width": 60, "height": 40}]}, "1 of 1 images are missing"),
+    ({"categories": [{"id": 3, "name": "dog"}, {"id": 1, "name": "dog"}]}, "categories 1, 3 have one name, 'dog'"),
     ({"categories": "none"}, "is not a COCO file"),
     ({"annotations": [{"image_id": 7}]}, "is not a COCO file"),
 ])  # fmt: skip
@@ -179,6 +180,50 @@ def test_domains_keep_the_classes_they_share_and_hide_the_target(tmp_path: Path)
     }
     assert data.streams["target"].target is None
     assert data.streams["test"].target.objects[0].labels.tolist() == [0]
+
+
+def splits(folder: Path, **boxes: dict[str, int]) -> str:
+    """COCO files in folders; a class of each split, listed, with so many boxes."""
+    for split, counts in boxes.items():
+        kinds = [{"id": at, "name": name} for at, name in enumerate(counts)]
+        kind = [at for at, count in enumerate(counts.values()) for _ in range(count)]
+        notes = [{"image_id": 7, "category_id": at, "bbox": [1, 2, 10, 20]} for at in kind]
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        coco(folder / split / "notes.json", categories=kinds, annotations=notes)
+    return str(folder)
+
+
+def test_classes_are_those_of_training_whatever_split_comes_first(tmp_path: Path) -> None:
+    place = splits(tmp_path / "a", train={"dog": 2, "cat": 1}, test={"cat": 1})
+    with pytest.raises(UserError, match=r"not every split has dog \(missing in .*a/test\).*intersection"):
+        prepare_scenes(DataSettings(set=place))
+    assert prepare_scenes(DataSettings(set=place, classes="intersection")).classes == ("cat",)
+    place = splits(tmp_path / "b", train={"dog": 2, "cat": 1}, valid={"dog": 1, "cat": 1, "hen": 1})
+    with pytest.raises(UserError, match=r"not every split has hen \(missing in .*b/train\)"):
+        prepare_scenes(DataSettings(set=place))
+    assert prepare_scenes(DataSettings(set=place, classes="intersection")).classes == ("dog", "cat")
+    other = splits(tmp_path / "c", train={"cow": 1}, test={"cat": 1, "dog": 0})  # a target's boxes are for its test
+    place = splits(tmp_path / "d", train={"dog": 2, "cat": 1}, test={"cow": 1})  # a source's test is of no use
+    data = prepare_scenes(DataSettings(set=place, target=other, val_share=0))
+    assert (data.classes, data.streams["test"].counts) == (("dog", "cat"), [0, 1])
+
+
+def test_a_class_without_any_box_is_left_out_and_told_of(tmp_path: Path) -> None:
+    place = splits(tmp_path / "a", train={"animals": 0, "dog": 2, "cat": 1}, test={"animals": 0, "dog": 1, "cat": 0})
+    with pytest.warns(UserWarning, match="no image has a box of class animals: left out"):
+        data = prepare_scenes(DataSettings(set=place))
+    assert (data.classes, data.counts) == (("dog", "cat"), [2, 1])
+    place = splits(tmp_path / "b", train={"dog": 2, "cat": 0}, test={"dog": 1, "cat": 1})
+    with pytest.raises(UserError, match="no training object of class cat"):
+        prepare_scenes(DataSettings(set=place))
+    place = splits(tmp_path / "c", train={"dog": 0})
+    with pytest.warns(UserWarning, match="dog"), pytest.raises(UserError, match="no image has a box to learn from"):
+        prepare_scenes(DataSettings(set=place))
+
+
+def test_one_place_may_be_source_and_target(tmp_path: Path) -> None:
+    place = splits(tmp_path, train={"dog": 2, "cat": 1}, test={"cat": 1, "dog": 1})
+    assert prepare_scenes(DataSettings(set=place, target=place, val_share=0)).classes == ("dog", "cat")
 
 
 @pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class", "skip_unreadable"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +191,10 @@ def list_coco(file: Path, root: Path | None = None) -> Listed:
             labels = [names[int(note["category_id"])] for note in held[at]]
             crowds = [bool(note.get("iscrowd", 0)) for note in held[at]]
             rows.append(Annotated(found.path(at), int(image["width"]), int(image["height"]), boxes, labels, crowds))
+    for name, count in Counter(names.values()).items():
+        if count > 1:
+            ids = ", ".join(str(key) for key in sorted(names) if names[key] == name)
+            faults.append(f"'{file}': categories {ids} have one name, '{name}'; rename or join them")
     if unknown:
         several = f" ({len(unknown)} boxes of {len(set(unknown))} such ids)" if len(unknown) > 1 else ""
         told = f"category id {min(unknown)} is not among its categories{several}; add it, or drop its boxes"
@@ -198,7 +202,8 @@ def list_coco(file: Path, root: Path | None = None) -> Listed:
     if strange:
         told = f"annotations speak of image id {min(strange)}, which it does not list; correct it"
         faults.append(f"'{file}': {told}")
-    return Listed(rows, tuple(names[key] for key in sorted(names)), found.folder, file.stem, tuple(faults))
+    classes = dict.fromkeys(names[key] for key in sorted(names))
+    return Listed(rows, tuple(classes), found.folder, file.stem, tuple(faults))
 
 
 def _corners(box: list[float]) -> list[float]:

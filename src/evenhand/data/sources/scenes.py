@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,6 +135,38 @@ class Listed(NamedTuple):
 
 def known_classes(rows: Iterable[Annotated]) -> tuple[str, ...]:
     return tuple(sorted({label for row in rows for label in row.labels}))
+
+
+def without_boxes(boxes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Classes that splits list and no image shows; ``boxes``: how many there are of each class, by split."""
+    return [name for name, count in _total(boxes).items() if not count]
+
+
+def agreed_classes(boxes: Mapping[str, Mapping[str, int]], *, shared: bool) -> tuple[str, ...]:
+    """The classes of the first split, which is trained on; what another lacks or has besides must be told to be left
+    out (``shared``).
+    """
+    shown = _total(boxes)
+    found = {split: [name for name in counts if shown[name]] for split, counts in boxes.items()}
+    first = next(iter(found.values()))
+    kept = tuple(name for name in first if all(name in names for names in found.values()))
+    if odd := {name for names in found.values() for name in names} - {*kept}:
+        lacking = [split for split, names in found.items() if odd - {*names}]
+        if not shared:
+            told = f"not every split has {few(odd)} (missing in {few(lacking)})"
+            raise UserError(f"{told}: add it there, or set data.classes = 'intersection' to leave it out")
+        if not kept:
+            raise UserError("the domains share no class; correct the names")
+    if not kept:
+        raise UserError("no image has a box to learn from; annotate some")
+    return kept
+
+
+def _total(boxes: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    whole: Counter[str] = Counter()
+    for counts in boxes.values():
+        whole.update(counts)
+    return whole
 
 
 def only_classes(stream: Stream, classes: Sequence[str]) -> Stream:
