@@ -157,6 +157,16 @@ def test_classes_of_splits_are_compared_and_one_without_boxes_is_left_out(tmp_pa
     assert "error: no image has a box to learn from" in said(find(bare))
 
 
+def test_files_named_after_splits_are_no_domains(tmp_path: Path) -> None:
+    for name, split in (("train", "train"), ("valid", "val"), ("test-new", "test")):
+        write_coco(tmp_path / name, split=split, name=f"{name}.json").rename(tmp_path / f"{name}.json")
+    found = find(tmp_path)
+    assert found.domains == ()
+    assert set(found.counts) == {"train", "val", "test-new"}
+    assert found.train == found.counts["train"]
+    assert not found.spoils
+
+
 def test_a_test_alone_has_nothing_to_learn_from(tmp_path: Path) -> None:
     write_coco(tmp_path / "test", split="test")
     assert "error: no training object of class cross, disc, square" in said(find(tmp_path))

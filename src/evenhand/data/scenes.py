@@ -13,8 +13,8 @@ from evenhand.data.facts import Facts
 from evenhand.data.prepared import Data
 from evenhand.data.sets.scenes import SETS
 from evenhand.data.settings import DataSettings
-from evenhand.data.sources.annotations import read_scenes
-from evenhand.data.sources.paths import few
+from evenhand.data.sources.annotations import Reading, read_scenes
+from evenhand.data.sources.paths import existing, few
 from evenhand.data.sources.scenes import agreed_classes, only_classes, without_boxes
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams, join
@@ -123,8 +123,11 @@ def _domain(name: str, settings: DataSettings) -> Streams:
         return known.load(name, settings.split_seed)
     inside = Path(settings.set) / name
     place = inside if inside.exists() and name != settings.set else Path(name)
-    root = Path(settings.root) if settings.root else None
-    return read_scenes(place, root=root, mode="L" if settings.grey else "RGB")
+    return read_scenes(place, how_read(settings), mode="L" if settings.grey else "RGB")
+
+
+def how_read(settings: DataSettings) -> Reading:
+    return Reading(existing(settings.root) if settings.root else None)
 
 
 def _classes(domains: Sequence[tuple[str, Streams]], settings: DataSettings) -> tuple[str, ...]:

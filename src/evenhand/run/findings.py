@@ -13,6 +13,7 @@ from torch import Tensor
 
 from evenhand.data.holdout import Whole, hold_out_share
 from evenhand.data.reading import columns_of
+from evenhand.data.scenes import how_read
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
 from evenhand.data.sources.annotations import list_domains
@@ -56,9 +57,13 @@ class Findings:
         """Labelled training samples of each class: all there are, where nothing is said of splits."""
         whole: Counter[str] = Counter()
         for split, counts in self.counts.items():
-            if split.rpartition("/")[2] not in ("val", "test"):
+            if split.rpartition("/")[2] not in ("val", "test") and not self._further(split):
                 whole.update(counts)
         return whole
+
+    def _further(self, split: str) -> bool:
+        """Whether it is one more test of scenes, not a domain."""
+        return self.objects is not None and split.startswith("test-") and split not in self.domains
 
     @property
     def imbalance(self) -> float:
@@ -110,7 +115,7 @@ def find(path: str | Path, asked: DataSettings | None = None) -> Findings:
     place, empty = existing(path), []  # type: tuple[Path, list[str]]
     ignored = other_files(place) if place.is_dir() else {}
     try:
-        if parts := list_domains(place, root=existing(asked.root) if asked.root else None):
+        if parts := list_domains(place, how_read(asked)):
             return _scenes(str(path), parts, asked)
         streams = formats.read(place, memory=False, empty=empty, **reading_of(asked))
     except UserError as error:
@@ -165,6 +170,8 @@ def _scenes(path: str, parts: Mapping[str, Listed], asked: DataSettings) -> Find
             for label in dict.fromkeys(row.labels):
                 examples.setdefault(label, []).append(str(row.path))
     idle, domains = without_boxes(boxes), _domains(streams)
+    if {"train", "all"} & parts.keys():
+        domains = tuple(name for name in domains if not name.startswith("test-"))
     names = tuple(dict.fromkeys(name for some in boxes.values() for name in some if name not in idle))
     objects = objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True)), idle)
     if not domains:

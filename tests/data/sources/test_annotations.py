@@ -13,7 +13,7 @@ from PIL import Image
 
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
-from evenhand.data.sources.annotations import holds_scenes, list_scenes, read_scenes
+from evenhand.data.sources.annotations import Reading, holds_scenes, list_scenes, read_scenes
 from evenhand.data.sources.scenes import Scenes
 from evenhand.errors import UserError
 
@@ -39,6 +39,11 @@ def voc(folder: Path, objects: dict[str, list[tuple[str, tuple[float, ...], int]
     for split, names in lists.items():
         (folder / "ImageSets" / "Main").mkdir(parents=True, exist_ok=True)
         (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(names))
+    return folder
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -250,6 +255,38 @@ def test_split_folders_with_a_coco_file_each_are_splits(tmp_path: Path) -> None:
     (tmp_path / "train" / "more.json").write_text("{}")
     with pytest.raises(UserError, match=r"2 \.json files"):
         read_scenes(tmp_path)
+
+
+def test_coco_files_are_splits_by_their_names(tmp_path: Path) -> None:
+    for name in ("train", "valid", "test", "test-new"):
+        coco(made(tmp_path / "a") / f"{name}.json")
+    assert set(read_scenes(tmp_path / "a")) == {"train", "val", "test", "test-new"}
+    coco(tmp_path / "a" / "more.json")
+    with pytest.warns(UserWarning, match=r"not used: more\.json"):
+        assert "more" not in read_scenes(tmp_path / "a")
+    coco(tmp_path / "a" / "val.json")
+    with pytest.raises(UserError, match=r"2 \.json files of 'val' \(val\.json, valid\.json\)"):
+        read_scenes(tmp_path / "a")
+    coco(made(tmp_path / "b") / "boxes.json")
+    assert set(read_scenes(tmp_path / "b")) == {"all"}
+    coco(tmp_path / "b" / "again.json")
+    with pytest.raises(UserError, match=r"again\.json, boxes\.json could all be meant"):
+        read_scenes(tmp_path / "b")
+
+
+@pytest.mark.parametrize("folder", ["", "annotations"])
+def test_coco_s_own_files_find_their_images(tmp_path: Path, folder: str) -> None:
+    for split in ("train", "val"):
+        coco(made(tmp_path / folder) / f"instances_{split}2017.json")
+        (tmp_path / folder / "images").rename(tmp_path / f"{split}2017")
+    (tmp_path / folder / "captions_train2017.json").write_text("{}")
+    assert holds_scenes(tmp_path)
+    with pytest.warns(UserWarning, match=r"not used: captions_train2017\.json"):
+        streams = read_scenes(tmp_path)
+    found = {split: stream.samples.path(0) for split, stream in streams.items()}
+    assert found == {split: str(tmp_path / f"{split}2017" / "a.jpg") for split in ("train", "val")}
+    with pytest.warns(UserWarning, match="not used"):
+        assert set(read_scenes(tmp_path, Reading(root=tmp_path))) == {"train", "val"}
 
 
 def test_scenes_are_told_from_images_of_classes(tmp_path: Path) -> None:

@@ -3,45 +3,52 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from evenhand.data.sources.cityscapes import list_cityscapes
-from evenhand.data.sources.paths import folders_in, images_in, read_text
+from evenhand.data.sources.paths import few, folders_in, images_in, read_text
 from evenhand.data.sources.scenes import Annotated, Listed, known_classes
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
-SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SOUGHT = 20  # images by which the folder of all is found
 IN_COCO = (b'"images"', b'"categories"', b'"bbox"')
 
 
-def read_scenes(place: Path, *, root: Path | None = None, mode: str = "RGB") -> Streams:
+class Reading(NamedTuple):
+    """What a recipe says of how scenes are read."""
+
+    root: Path | None = None  # of a COCO file's images
+
+
+PLAIN = Reading()
+
+
+def read_scenes(place: Path, how: Reading = PLAIN, *, mode: str = "RGB") -> Streams:
     """Streams of whatever ``place`` is; "unlabelled" of a folder with images alone."""
-    return {split: part.stream(mode) for split, part in list_scenes(place, root=root).items()}
+    return {split: part.stream(mode) for split, part in list_scenes(place, how).items()}
 
 
-def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+def list_scenes(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     """What ``read_scenes`` reads, with all its faults."""
     if place.suffix.lower() == ".json":
-        return {"all": list_coco(place, root)}
+        return {"all": list_coco(place, how.root)}
     if not place.is_dir():
         raise UserError(f"'{place}' is neither a folder nor a COCO file (.json); check the path")
     if _is_voc(place):
         return list_voc(place)
     if _is_cityscapes(place):
         return list_cityscapes(place)
-    if found := sorted(place.glob("*.json")):
-        return {file.stem: list_coco(file, root) for file in found}
-    if found := _split_files(place):
-        folders = [file.parent for file in found]
-        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
-            raise UserError(f"'{twice}' has {folders.count(twice)} .json files; keep the one with its boxes")
-        return {SPLIT_FOLDERS[file.parent.name]: list_coco(file, root) for file in found}
+    if found := _coco_files(place):
+        return {split: list_coco(file, how.root) for split, file in found.items()}
     files = images_in(place)
     if not files:
         raise UserError(
@@ -52,19 +59,19 @@ def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
     return {"unlabelled": Listed(rows, (), place, place.name, labelled=False)}
 
 
-def list_domains(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+def list_domains(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     """Scenes at ``place``, or as "domain" or "domain/split" those of the folders in it; nothing if there are no boxes.
 
     Domains with boxes come first.
     """
     if holds_scenes(place):
-        return list_scenes(place, root=root)
+        return list_scenes(place, how)
     inside = folders_in(place) if place.is_dir() else []
     labelled = [folder for folder in inside if holds_scenes(folder)]
     others = [folder for folder in inside if folder not in labelled and images_in(folder)] if labelled else []
     found = {}
     for folder in (*labelled, *others):
-        for split, part in list_scenes(folder, root=root).items():
+        for split, part in list_scenes(folder, how).items():
             found[folder.name if split in ("all", "unlabelled") else f"{folder.name}/{split}"] = part
     return found
 
@@ -75,7 +82,7 @@ def holds_scenes(place: Path) -> bool:
         return place.suffix.lower() == ".json"
     if _is_voc(place) or _is_cityscapes(place):
         return True
-    notes = (file.read_bytes() for file in (*place.glob("*.json"), *_split_files(place)))
+    notes = (file.read_bytes() for files in _json_files(place) for file in files)
     return any(all(word in content for word in IN_COCO) for content in notes)
 
 
@@ -87,10 +94,39 @@ def _is_cityscapes(place: Path) -> bool:
     return (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir()
 
 
-def _split_files(place: Path) -> list[Path]:
-    """``train/*.json``, ``valid/*.json``, ``test/*.json``: one in each folder, beside its images."""
-    inside = [folder for folder in folders_in(place) if folder.name in SPLIT_FOLDERS]
-    return [file for folder in inside for file in sorted(folder.glob("*.json"))]
+def _json_files(place: Path) -> tuple[list[Path], list[Path]]:
+    """Those of ``place`` and its ``annotations``, and those of its folders of splits, beside their images."""
+    beside = [file for folder in (place, place / "annotations") for file in sorted(folder.glob("*.json"))]
+    folders = [folder for folder in folders_in(place) if _split(folder.name)]
+    return beside, [file for folder in folders for file in sorted(folder.glob("*.json"))]
+
+
+def _coco_files(place: Path) -> dict[str, Path]:
+    """The file of each split, by its name or its folder's; one of another name is "all"."""
+    beside, inside = _json_files(place)
+    found = [(split, file) for file in beside if (split := _split(file.stem))]
+    found = found or [(_split(file.parent.name), file) for file in inside]
+    if not found and len(beside) > 1:
+        names = few(file.name for file in beside)
+        raise UserError(f"'{place}': {names} could all be meant; name them train, val, test .json, or give one of them")
+    if not found:
+        return {"all": beside[0]} if beside else {}
+    for split in dict(found):
+        if len(same := [file for which, file in found if which == split]) > 1:
+            names = few(file.relative_to(place).as_posix() for file in same)
+            raise UserError(
+                f"'{place}' has {len(same)} .json files of '{split}' ({names}); keep the one with its boxes"
+            )
+    if unused := [file.name for file in beside if file not in dict(found).values()]:
+        warnings.warn(f"'{place}': not named after a split, so not used: {few(unused)}", stacklevel=2)
+    return dict(found)
+
+
+def _split(name: str) -> str:
+    """The split that a file or folder is named after, such as valid, instances_train2017 or test-new."""
+    if name.startswith("test-"):
+        return name
+    return SPLIT_NAMES.get(re.sub(r"^instances_|\d{4}$", "", name.lower()), "")
 
 
 def list_voc(folder: Path) -> dict[str, Listed]:
@@ -156,13 +192,24 @@ class Coco(NamedTuple):
 
 
 def read_coco(file: Path, root: Path | None = None) -> Coco:
-    """A COCO file; its images lie in ``root``, in a folder ``images`` or of its own name beside it, or beside it."""
-    folder = root or next((p for p in (file.parent / "images", file.parent / file.stem) if p.is_dir()), file.parent)
+    """A COCO file, and where its images are."""
     with _as_coco(file):
         content = json.loads(read_text(file))
         images = {int(image["id"]): {**image, "file_name": str(image["file_name"])} for image in content["images"]}
         categories = {int(kind["id"]): str(kind["name"]) for kind in content["categories"]}
-        return Coco(folder, images, categories, content.get("annotations", []))
+        names = [image["file_name"] for image in images.values()]
+        return Coco(_image_folder(file, names, root), images, categories, content.get("annotations", []))
+
+
+def _image_folder(file: Path, names: Sequence[str], root: Path | None) -> Path:
+    """``root``, the folder ``images`` or the file's own; or one in them of its name, such as train2017."""
+    beside = file.parent
+    above = [beside.parent / "images", beside.parent] if beside.name == "annotations" else []
+    bases = [root] if root else [beside / "images", beside, *above]
+    places = [base / name for base in bases for name in ("", file.stem, file.stem.removeprefix("instances_"))]
+    some = names[:SOUGHT]
+    default = root or next((p for p in (beside / "images", beside / file.stem) if p.is_dir()), beside)
+    return max([default, *places], key=lambda place: sum((place / name).is_file() for name in some))
 
 
 @contextmanager
