@@ -127,7 +127,7 @@ def _domain(name: str, settings: DataSettings) -> Streams:
 
 
 def how_read(settings: DataSettings) -> Reading:
-    return Reading(existing(settings.root) if settings.root else None)
+    return Reading(existing(settings.root) if settings.root else None, settings.fog)
 
 
 def _classes(domains: Sequence[tuple[str, Streams]], settings: DataSettings) -> tuple[str, ...]:

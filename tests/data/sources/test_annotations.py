@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from evenhand.data.prepared import prepare_data
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.annotations import Reading, holds_scenes, list_scenes, read_scenes
@@ -92,20 +93,42 @@ def test_coco_boxes_have_width_and_height_and_crowds_are_optional(tmp_path: Path
     assert len(second.labels) == 0
 
 
-def test_cityscapes_polygons_become_boxes_of_eight_kinds(tmp_path: Path) -> None:
-    note = tmp_path / "gtFine" / "train" / "ulm" / "ulm_0_gtFine_polygons.json"
-    note.parent.mkdir(parents=True)
+def cityscape(folder: Path, *images: str) -> Path:
+    note = folder / "gtFine" / "train" / "ulm" / "ulm_0_gtFine_polygons.json"
     objects = [
         {"label": "car", "polygon": [[5, 6], [20, 3], [12, 30]]},
         {"label": "cargroup", "polygon": [[0, 0], [9, 9], [0, 9]]},
         {"label": "person", "polygon": [[-4, 10], [8, 10], [8, 50]]},
     ]
+    made(note.parent)
     note.write_text(json.dumps({"imgWidth": 60, "imgHeight": 40, "objects": objects}))
-    picture(tmp_path / "leftImg8bit" / "train" / "ulm" / "ulm_0_leftImg8bit_foggy_beta_0.02.png")
-    stream = read_scenes(tmp_path)["train"]
+    for name in images:
+        picture(folder / "leftImg8bit" / "train" / "ulm" / f"ulm_0_leftImg8bit{name}.png")
+    return folder
+
+
+def test_cityscapes_polygons_become_boxes_of_eight_kinds(tmp_path: Path) -> None:
+    stream = read_scenes(cityscape(tmp_path, "_foggy_beta_0.02"))["train"]
     (found,) = stream.target.objects
     assert found.boxes.tolist() == [[5, 3, 20, 30], [0, 10, 8, 40]]
     assert [stream.classes[k] for k in found.labels] == ["car", "person"]
+
+
+def test_one_of_several_fog_levels_is_chosen(tmp_path: Path) -> None:
+    foggy = cityscape(tmp_path / "foggy", *(f"_foggy_beta_{level}" for level in (0.005, 0.01, 0.02)))
+    with pytest.raises(UserError, match=r"3 images of 'ulm_0', fog levels 0\.005, 0\.01, 0\.02; set data\.fog"):
+        read_scenes(foggy)
+    stream = read_scenes(foggy, Reading(fog=0.02))["train"]
+    assert str(stream.samples.path(0)).endswith("ulm_0_leftImg8bit_foggy_beta_0.02.png")
+    with pytest.raises(UserError, match=r"fog levels 0\.005, 0\.01, 0\.02; set data\.fog"):
+        read_scenes(foggy, Reading(fog=0.03))
+    clear = cityscape(tmp_path / "clear", "")
+    with pytest.warns(UserWarning, match="bus.*left out"):
+        data = prepare_scenes(DataSettings(set=str(clear), target=str(foggy), fog=0.01, val_share=0))
+    found = [str(data.streams[name].samples.path(0)) for name in ("source", "target")]
+    assert [name.rpartition("leftImg8bit")[2] for name in found] == [".png", "_foggy_beta_0.01.png"]
+    with pytest.raises(UserError, match=r"data\.fog = 0\.02 has no effect"):
+        prepare_data(DataSettings(set="shapes", fog=0.02))
 
 
 def test_a_folder_of_images_is_unlabelled(tmp_path: Path) -> None:

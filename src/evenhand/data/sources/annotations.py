@@ -27,6 +27,7 @@ class Reading(NamedTuple):
     """What a recipe says of how scenes are read."""
 
     root: Path | None = None  # of a COCO file's images
+    fog: float | None = None  # of Foggy Cityscapes
 
 
 PLAIN = Reading()
@@ -46,7 +47,7 @@ def list_scenes(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     if _is_voc(place):
         return list_voc(place)
     if _is_cityscapes(place):
-        return list_cityscapes(place)
+        return list_cityscapes(place, how.fog)
     if found := _coco_files(place):
         return {split: list_coco(file, how.root) for split, file in found.items()}
     files = images_in(place)
