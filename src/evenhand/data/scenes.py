@@ -58,7 +58,7 @@ def scenes_of(settings: DataSettings, facts: Facts, streams: Streams | None = No
 def _streams(settings: DataSettings) -> Streams:
     names = settings.source or [settings.set]
     sources = [_learnt_from(_domain(name, settings), name, bool(settings.target)) for name in names]
-    target = _adapted_to(_domain(settings.target, settings), settings.target) if settings.target else {}
+    target = _adapted_to(_domain(settings.target, settings, seen=True), settings.target) if settings.target else {}
     classes = _classes([*zip(names, sources, strict=True), (settings.target, target)], settings)
     sources = [{split: only_classes(part, classes) for split, part in parts.items()} for parts in sources]
     trains, held = [], []
@@ -112,7 +112,7 @@ def _adapted_to(parts: Streams, name: str) -> Streams:
     return streams | {split: part for split, part in parts.items() if split.startswith("test-")}
 
 
-def _domain(name: str, settings: DataSettings) -> Streams:
+def _domain(name: str, settings: DataSettings, *, seen: bool = False) -> Streams:
     """A domain of a built-in set, a folder of ``data.set``, or a place of its own."""
     known = SETS.get(settings.set)
     if known is not None:
@@ -123,11 +123,13 @@ def _domain(name: str, settings: DataSettings) -> Streams:
         return known.load(name, settings.split_seed)
     inside = Path(settings.set) / name
     place = inside if inside.exists() and name != settings.set else Path(name)
-    return read_scenes(place, how_read(settings), mode="L" if settings.grey else "RGB")
+    how = how_read(settings)
+    how = how._replace(whole=how.whole and not seen)  # a target may be tested on its validation
+    return read_scenes(place, how, mode="L" if settings.grey else "RGB")
 
 
 def how_read(settings: DataSettings) -> Reading:
-    return Reading(existing(settings.root) if settings.root else None, settings.fog)
+    return Reading(existing(settings.root) if settings.root else None, settings.fog, settings.val_share == 0)
 
 
 def _classes(domains: Sequence[tuple[str, Streams]], settings: DataSettings) -> tuple[str, ...]:

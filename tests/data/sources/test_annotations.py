@@ -83,6 +83,19 @@ def test_voc_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: Path) 
     assert streams["train"].samples.name(0) == "JPEGImages/x.jpg"
 
 
+def test_voc_trains_on_train_or_on_trainval_if_nothing_is_to_be_held_out(tmp_path: Path) -> None:
+    things = {name: [("dog", (1, 1, 20, 30), 0)] for name in "wxyz"}
+    place = str(voc(tmp_path / "a", things, train=["w"], val=["x", "y"], trainval=["w", "x", "y"], test=["z"]))
+    for share, wanted in ((None, {"labelled": 1, "val": 2, "test": 1}), (0, {"labelled": 3, "test": 1})):
+        data = prepare_scenes(DataSettings(set=place, val_share=share))
+        assert {name: len(stream) for name, stream in data.streams.items()} == wanted
+    (tmp_path / "a" / "ImageSets" / "Main" / "train.txt").unlink()
+    assert {split: len(part) for split, part in read_scenes(Path(place)).items()} == {"train": 1, "val": 2, "test": 1}
+    other = str(voc(tmp_path / "b", things, train=["w"], val=["x", "y"], trainval=["w", "x", "y"]))
+    data = prepare_scenes(DataSettings(set=place, target=other, val_share=0))
+    assert {name: len(stream) for name, stream in data.streams.items()} == {"source": 3, "target": 1, "test": 2}
+
+
 def test_coco_boxes_have_width_and_height_and_crowds_are_optional(tmp_path: Path) -> None:
     stream = read_scenes(coco(tmp_path / "notes.json"))["all"]
     assert stream.classes == ("cat", "dog")  # in the order of their ids

@@ -28,6 +28,7 @@ class Reading(NamedTuple):
 
     root: Path | None = None  # of a COCO file's images
     fog: float | None = None  # of Foggy Cityscapes
+    whole: bool = False  # VOC's trainval trains, where there is one, and nothing validates
 
 
 PLAIN = Reading()
@@ -45,7 +46,7 @@ def list_scenes(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     if not place.is_dir():
         raise UserError(f"'{place}' is neither a folder nor a COCO file (.json); check the path")
     if _is_voc(place):
-        return list_voc(place)
+        return list_voc(place, whole=how.whole)
     if _is_cityscapes(place):
         return list_cityscapes(place, how.fog)
     if found := _coco_files(place):
@@ -130,15 +131,19 @@ def _split(name: str) -> str:
     return SPLIT_NAMES.get(re.sub(r"^instances_|\d{4}$", "", name.lower()), "")
 
 
-def list_voc(folder: Path) -> dict[str, Listed]:
-    """One part for each list in ImageSets/Main (train, val, trainval, test), or "all"."""
+def list_voc(folder: Path, *, whole: bool = False) -> dict[str, Listed]:
+    """One part for each list in ImageSets/Main (train, val, test), or "all"; trainval trains if ``whole``, or with what
+    else there is.
+    """
     lists = [folder / "ImageSets" / "Main" / f"{split}.txt" for split in ("train", "val", "trainval", "test")]
     chosen = {file.stem: [line.split()[0] for line in read_text(file).splitlines() if line.split()]
               for file in lists if file.is_file()}  # fmt: skip
-    if "train" in chosen and "val" in chosen:
-        chosen.pop("trainval", None)
-    elif "trainval" in chosen:
-        chosen["train"] = chosen.pop("trainval")
+    both = chosen.pop("trainval", None)
+    if both is not None and whole:
+        chosen.pop("val", None)
+    if both is not None and not {"train", "val"} <= chosen.keys():
+        held = {*chosen.get("val", ())}
+        chosen["train"] = [name for name in both if name not in held]
     if not chosen:
         chosen = {"all": sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))}
     rows: dict[str, list[Annotated]] = {split: [] for split in chosen}
