@@ -13,7 +13,7 @@ from evenhand.data.facts import Facts
 from evenhand.data.prepared import Data
 from evenhand.data.sets.scenes import SETS
 from evenhand.data.settings import DataSettings
-from evenhand.data.sources.annotations import Reading, read_scenes
+from evenhand.data.sources.annotations import EXPECTED, LAYOUTS, Reading, domains_in, layout, read_scenes
 from evenhand.data.sources.paths import existing, few
 from evenhand.data.sources.scenes import agreed_classes, only_classes, without_boxes
 from evenhand.data.splits import head_mid_tail
@@ -23,18 +23,17 @@ from evenhand.data.views.boxes import STRONG, BoxView
 from evenhand.errors import UserError, did_you_mean, users_mistake
 from evenhand.randomness import dice
 
-FOREIGN = (
-    "embed", "imbalance", "n_max", "unlabelled_max", "val_per_class", "test_per_class", "by_frequency", "size", "added",
-    "whole", "skip_unreadable",
+OURS = (
+    "set", "source", "target", "classes", "val_share", "split_seed", "groups", "augment", "strong", "root", "fog",
+    "grey",
 )  # fmt: skip
+OF_FILES = {"root": ("COCO",), "fog": ("Cityscapes",), "grey": LAYOUTS}  # and what they change
 
 
 def prepare_scenes(settings: DataSettings, facts: Facts | None = None) -> Data:
     """Streams "source" (or "labelled"), "val", "target" with its boxes out of reach, "test" and what else there is."""
     with users_mistake("[data]"):
-        for key in FOREIGN:
-            if getattr(settings, key) != DataSettings.model_fields[key].default:
-                raise UserError(f"data.{key} has no effect on scenes with boxes: leave it out")
+        _refuse_without_effect(settings)
         streams = _streams(settings)
         train = streams["source" if settings.target else "labelled"]
         if facts is not None and train.classes != facts.classes:
@@ -46,6 +45,21 @@ def prepare_scenes(settings: DataSettings, facts: Facts | None = None) -> Data:
                 inputs=1 if settings.grey else 3,
             )  # fmt: skip
         return scenes_of(settings, facts, streams)
+
+
+def _refuse_without_effect(settings: DataSettings) -> None:
+    given = {key for key, field in DataSettings.model_fields.items() if getattr(settings, key) != field.default}
+    if foreign := sorted(given - {*OURS}):
+        raise UserError(f"data.{foreign[0]} has no effect on scenes with boxes: leave it out")
+    places = [place for name in _domains(settings) if (place := _place(name, settings)) is not None]
+    there = {layout(place) for place in places}
+    for key, wanted in OF_FILES.items():
+        if key in given and there.isdisjoint(wanted) and all(place.exists() for place in places):
+            raise UserError(f"data.{key} is for {' or '.join(wanted)} and has no effect on these scenes: leave it out")
+
+
+def _domains(settings: DataSettings) -> list[str]:
+    return [*(settings.source or [settings.set]), *([settings.target] if settings.target else [])]
 
 
 def scenes_of(settings: DataSettings, facts: Facts, streams: Streams | None = None) -> Data:
@@ -61,13 +75,14 @@ def _streams(settings: DataSettings) -> Streams:
     target = _adapted_to(_domain(settings.target, settings, seen=True), settings.target) if settings.target else {}
     classes = _classes([*zip(names, sources, strict=True), (settings.target, target)], settings)
     sources = [{split: only_classes(part, classes) for split, part in parts.items()} for parts in sources]
+    share = settings.val_share if settings.val_share is not None else 0.1 * bool(target)
     trains, held = [], []
     for parts in sources:
         train = parts["train"]
         if "val" in parts:
             held.append(parts["val"])
-        elif settings.val_share:
-            train, kept = _hold_out(train, settings.val_share, settings.split_seed)
+        elif share:
+            train, kept = _hold_out(train, share, settings.split_seed)
             held.append(kept)
         trains.append(train)
     first = "source" if target else "labelled"
@@ -84,8 +99,9 @@ def _streams(settings: DataSettings) -> Streams:
 def _learnt_from(parts: Streams, name: str, adapting: bool) -> Streams:
     """What is used of a source: "train", "val", and its tests where they are the ones."""
     train = parts.get("train", parts.get("all"))
-    if train is None or train.target is None:
-        raise UserError(f"'{name}' has no annotated training images (found: {', '.join(parts)})")
+    if train is None or train.target is None or not len(train):
+        only = "" if [*parts] == ["unlabelled"] else f" in '{', '.join(parts)}'"
+        raise UserError(f"'{name}' has no annotated images to train on{only}; give {EXPECTED}: see docs/detection.md")
     others = {split: part for split, part in parts.items() if split == "val" or (_is_test(split) and not adapting)}
     return {"train": train, **others}
 
@@ -121,11 +137,21 @@ def _domain(name: str, settings: DataSettings, *, seen: bool = False) -> Streams
         if name not in known.domains:
             raise UserError(f"no domain '{name}' in '{settings.set}'; {did_you_mean(name, known.domains)}")
         return known.load(name, settings.split_seed)
-    inside = Path(settings.set) / name
-    place = inside if inside.exists() and name != settings.set else Path(name)
+    place = _place(name, settings)
+    assert place is not None
+    if name == settings.set and (inside := domains_in(place)):
+        raise UserError(f"'{name}' holds the domains {few(inside)}; name one or more in data.source")
     how = how_read(settings)
     how = how._replace(whole=how.whole and not seen)  # a target may be tested on its validation
     return read_scenes(place, how, mode="L" if settings.grey else "RGB")
+
+
+def _place(name: str, settings: DataSettings) -> Path | None:
+    """None of a built-in set."""
+    if settings.set in SETS:
+        return None
+    inside = Path(settings.set) / name
+    return inside if inside.exists() and name != settings.set else Path(name)
 
 
 def how_read(settings: DataSettings) -> Reading:

@@ -30,7 +30,7 @@ class DataSettings(Settings):
     label_column: str = Field("label", min_length=1, description="of a CSV, TSV or JSONL: the column of classes")
     text_column: str = Field("text", min_length=1, description="of a CSV, TSV or JSONL of texts: theirs")
     columns: list[str] = Field([], description="of a CSV or TSV of numbers: those to learn from; default: all others")
-    root: str | None = Field(None, description="folder that the paths of an image list start from")
+    root: str | None = Field(None, description="folder that the paths of an image list or a COCO file start from")
     test_list: str | None = Field(None, description="image list of the test split")
     val_list: str | None = Field(None, description="image list of the validation split, where there is one")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")

@@ -267,11 +267,55 @@ def test_one_place_may_be_source_and_target(tmp_path: Path) -> None:
     assert prepare_scenes(DataSettings(set=place, target=place, val_share=0)).classes == ("dog", "cat")
 
 
-@pytest.mark.parametrize("key", ["embed", "imbalance", "size", "val_per_class", "skip_unreadable"])
-def test_keys_without_effect_are_refused(key: str) -> None:
-    value = {"embed": "mobilenet_v2", "imbalance": 10, "size": 64, "val_per_class": 3, "skip_unreadable": True}[key]
+@pytest.mark.parametrize(("key", "value"), [
+    ("embed", "mobilenet_v2"), ("imbalance", 10), ("size", 64), ("val_per_class", 3), ("skip_unreadable", True),
+    ("target_max", 3), ("labels", "x.csv"), ("labelled_share", 0.5), ("target_test_share", 0.5), ("enlarge", 64),
+    ("normalise", "imagenet"), ("kind", "step"), ("order", "reversed"), ("frame", "pad"), ("test_share", 0.5),
+    ("pool", "x"), ("val_list", "x.txt"), ("test_list", "x.txt"), ("squares", True), ("columns", ["x"]),
+    ("min_per_class", 3), ("text", {"length": 9}),
+])  # fmt: skip
+def test_keys_without_effect_are_refused(key: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"data.{key} has no effect"):
         prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], **{key: value}))
+
+
+def test_keys_of_files_are_refused_where_they_change_nothing(tmp_path: Path) -> None:
+    things = {"x": [("dog", (1, 1, 20, 30), 0)]}
+    places = {"VOC": voc(tmp_path / "voc", things), "COCO": coco(made(tmp_path / "coco") / "notes.json")}
+    for how in ({"root": str(tmp_path)}, {"fog": 0.02}):
+        with pytest.raises(UserError, match=f"data.{next(iter(how))} is for CO?.*no effect on these scenes"):
+            prepare_scenes(DataSettings(set=str(places["VOC"]), **how))
+    for key, value in (("root", str(tmp_path)), ("fog", 0.02), ("grey", True)):
+        with pytest.raises(UserError, match=f"data.{key} is for"):
+            prepare_scenes(DataSettings(set="shape-scenes", source=["plain"], **{key: value}))
+    images = tmp_path / "coco" / "images"
+    assert prepare_scenes(DataSettings(set=str(places["COCO"]), root=str(images), grey=True)).inputs == 1
+    with pytest.raises(UserError, match="neither a folder nor a COCO file"):
+        prepare_scenes(DataSettings(set="nowhere", root=str(images)))
+
+
+def test_a_tenth_is_held_out_if_there_is_a_target(tmp_path: Path) -> None:
+    place = voc(tmp_path, {f"s{i}": [("dog", (1, 1, 20, 30), 0)] for i in range(20)})
+    alone = prepare_scenes(DataSettings(set=str(place))).streams
+    adapted = prepare_scenes(DataSettings(set=str(place), target=str(place))).streams
+    whole = prepare_scenes(DataSettings(set=str(place), target=str(place), val_share=0)).streams
+    sizes = [{name: len(stream) for name, stream in streams.items()} for streams in (alone, adapted, whole)]
+    target = {"target": 20, "test": 20}
+    assert sizes == [{"labelled": 20}, {"source": 18, "val": 2, **target}, {"source": 20, **target}]
+
+
+@pytest.mark.parametrize("target", ["", "b"])
+def test_images_without_boxes_are_nothing_to_learn_from(tmp_path: Path, target: str) -> None:
+    picture(tmp_path / "a" / "x.png")
+    voc(tmp_path / "b", {"x": [("dog", (1, 1, 20, 30), 0)]})
+    other = str(tmp_path / target) if target else ""
+    with pytest.raises(UserError, match=r"a' has no annotated images to train on; give VOC's.*COCO.*Cityscapes"):
+        prepare_scenes(DataSettings(set=str(tmp_path / "a"), target=other))
+    with pytest.raises(UserError, match=r"holds the domains a, b; name one or more in data\.source"):
+        prepare_scenes(DataSettings(set=str(tmp_path)))
+    place = splits(tmp_path / "c", test={"dog": 1})
+    with pytest.raises(UserError, match=r"c' has no annotated images to train on in 'test'"):
+        prepare_scenes(DataSettings(set=place, target=other))
 
 
 def test_split_folders_with_a_coco_file_each_are_splits(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from evenhand.errors import UserError
 
 SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 SOUGHT = 20  # images by which the folder of all is found
+LAYOUTS = ("VOC", "Cityscapes", "COCO", "images")
+EXPECTED = "VOC's folders (Annotations, JPEGImages), a COCO .json, or Cityscapes' (leftImg8bit, gtFine)"
 IN_COCO = (b'"images"', b'"categories"', b'"bbox"')
 
 
@@ -45,18 +47,16 @@ def list_scenes(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
         return {"all": list_coco(place, how.root)}
     if not place.is_dir():
         raise UserError(f"'{place}' is neither a folder nor a COCO file (.json); check the path")
-    if _is_voc(place):
+    kind = layout(place)
+    if kind == "VOC":
         return list_voc(place, whole=how.whole)
-    if _is_cityscapes(place):
+    if kind == "Cityscapes":
         return list_cityscapes(place, how.fog)
-    if found := _coco_files(place):
-        return {split: list_coco(file, how.root) for split, file in found.items()}
+    if kind == "COCO":
+        return {split: list_coco(file, how.root) for split, file in _coco_files(place).items()}
     files = images_in(place)
     if not files:
-        raise UserError(
-            f"'{place}' has neither images nor annotations; give VOC's folders (Annotations, JPEGImages), a COCO "
-            ".json, Cityscapes' (leftImg8bit, gtFine), or images"
-        )
+        raise UserError(f"'{place}' has neither images nor annotations; give {EXPECTED}, or images")
     rows = [Annotated(file, 0, 0, [], [], []) for file in files]
     return {"unlabelled": Listed(rows, (), place, place.name, labelled=False)}
 
@@ -68,32 +68,38 @@ def list_domains(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     """
     if holds_scenes(place):
         return list_scenes(place, how)
-    inside = folders_in(place) if place.is_dir() else []
+    found = {}
+    for name in domains_in(place):
+        for split, part in list_scenes(place / name, how).items():
+            found[name if split in ("all", "unlabelled") else f"{name}/{split}"] = part
+    return found
+
+
+def domains_in(place: Path) -> list[str]:
+    """Folders of a folder without boxes of its own, if any has some: those with boxes first, then those of images."""
+    inside = [] if not place.is_dir() or holds_scenes(place) else folders_in(place)
     labelled = [folder for folder in inside if holds_scenes(folder)]
     others = [folder for folder in inside if folder not in labelled and images_in(folder)] if labelled else []
-    found = {}
-    for folder in (*labelled, *others):
-        for split, part in list_scenes(folder, how).items():
-            found[folder.name if split in ("all", "unlabelled") else f"{folder.name}/{split}"] = part
-    return found
+    return [folder.name for folder in (*labelled, *others)]
 
 
 def holds_scenes(place: Path) -> bool:
     """Whether there are boxes, not images of classes; a .json beside class folders may be anything."""
-    if not place.is_dir():
-        return place.suffix.lower() == ".json"
-    if _is_voc(place) or _is_cityscapes(place):
-        return True
+    kind = layout(place)
+    if not place.is_dir() or kind in ("VOC", "Cityscapes"):
+        return kind != "images"
     notes = (file.read_bytes() for files in _json_files(place) for file in files)
     return any(all(word in content for word in IN_COCO) for content in notes)
 
 
-def _is_voc(place: Path) -> bool:
-    return (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir()
-
-
-def _is_cityscapes(place: Path) -> bool:
-    return (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir()
+def layout(place: Path) -> str:
+    """One of ``LAYOUTS``, by the names of what is there."""
+    if (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir():
+        return "VOC"
+    if (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir():
+        return "Cityscapes"
+    coco = any(_json_files(place)) if place.is_dir() else place.suffix.lower() == ".json"
+    return "COCO" if coco else "images"
 
 
 def _json_files(place: Path) -> tuple[list[Path], list[Path]]:
