@@ -313,6 +313,9 @@ def test_images_without_boxes_are_nothing_to_learn_from(tmp_path: Path, target: 
         prepare_scenes(DataSettings(set=str(tmp_path / "a"), target=other))
     with pytest.raises(UserError, match=r"holds the domains a, b; name one or more in data\.source"):
         prepare_scenes(DataSettings(set=str(tmp_path)))
+    bare = str(coco(made(tmp_path / "d") / "notes.json", images=[], annotations=[]))
+    with pytest.raises(UserError, match=r"notes\.json' has no annotated images to train on"):
+        prepare_scenes(DataSettings(set=bare, target=other))
     place = splits(tmp_path / "c", test={"dog": 1})
     with pytest.raises(UserError, match=r"c' has no annotated images to train on in 'test'"):
         prepare_scenes(DataSettings(set=place, target=other))
@@ -352,6 +355,14 @@ def test_coco_files_are_splits_by_their_names(tmp_path: Path) -> None:
     coco(tmp_path / "b" / "again.json")
     with pytest.raises(UserError, match=r"again\.json, boxes\.json could all be meant"):
         read_scenes(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("name", "split"), [
+    ("Validation", "val"), ("instances_val2014", "val"), ("test2017", "test"), ("person_keypoints_train2017", None),
+])  # fmt: skip
+def test_names_of_splits(tmp_path: Path, name: str, split: str | None) -> None:
+    coco(made(tmp_path) / f"{name}.json")
+    assert [*list_scenes(tmp_path)] == [split or "all"]
 
 
 @pytest.mark.parametrize("folder", ["", "annotations"])
