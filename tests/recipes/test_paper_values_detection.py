@@ -13,6 +13,7 @@ SHARED = {
     "method.instance": True, "method.consistency": True, "method.optim.lr": 0.001, "method.optim.momentum": 0.9,
     "method.optim.weight_decay": 5e-4, "method.optim.milestones": [5 / 7], "method.optim.factors": [1.0, 0.1],
     "method.net.short_side": 600, "method.net.long_side": 1200, "run.steps": 70_000, "data.augment": ["flip"],
+    "data.val_share": 0, "run.select": "last",
 }  # fmt: skip
 PAPER = {
     "voc-clipart:da-faster": {"method.net.name": "resnet101-c4", "method.smooth": "none"},

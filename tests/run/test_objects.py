@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 
 from evenhand.cli import main
 from evenhand.data.sets.scenes import load_shapes
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.report.look import write_look
 from evenhand.run import choosing
@@ -117,7 +119,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     expected = [
         "error: cannot read image", "category id 99", "image id 999", "1 of 25 images are missing",
         "1 boxes have no area inside their image, such as [3, 3, 3, 8]", "warning: 1 images have another size",
-        "warning: boxes stick out of 1 images", "warning: no box to learn from for ghost",
+        "warning: boxes stick out of 1 images", "warning: no image has a box of class ghost: left out",
     ]  # fmt: skip
     for line, wanted in zip(lines, expected, strict=True):
         assert wanted in line
@@ -128,6 +130,57 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     again = changed(write_coco(tmp_path / "again"), spoil)
     with pytest.raises(UserError, match="category id 99"):
         choose(str(again))
+
+
+def test_classes_of_splits_are_compared_and_one_without_boxes_is_left_out(tmp_path: Path) -> None:
+    def drop_crosses(content: dict[str, Any]) -> None:
+        content["annotations"] = [note for note in content["annotations"] if note["category_id"] != 2]
+
+    def super_category(content: dict[str, Any]) -> None:
+        content["categories"].append({"id": 8, "name": "shapes"})
+
+    train = changed(write_coco(tmp_path / "train"), super_category)
+    write_coco(tmp_path / "test", split="test")
+    found = find(tmp_path)
+    assert found.classes == ("disc", "square", "cross")
+    assert "warning: no image has a box of class shapes: left out" in said(found)
+    assert not found.spoils
+    changed(train, drop_crosses)
+    found = find(tmp_path)
+    assert found.spoils
+    assert "error: no training object of class cross: add some" in said(found)
+    changed(train, lambda content: content["categories"].pop(2))
+    found = find(tmp_path)
+    assert "error: not every split has cross (missing in train)" in said(found)
+    assert find(tmp_path, DataSettings(classes="intersection")).classes == ("disc", "square")
+    bare = changed(train, lambda content: content.update(annotations=[]))
+    assert "error: no image has a box to learn from" in said(find(bare))
+
+
+def test_files_named_after_splits_are_no_domains(tmp_path: Path) -> None:
+    for name, split in (("train", "train"), ("valid", "val"), ("test-new", "test")):
+        write_coco(tmp_path / name, split=split, name=f"{name}.json").rename(tmp_path / f"{name}.json")
+    found = find(tmp_path)
+    assert found.domains == ()
+    assert set(found.counts) == {"train", "val", "test-new"}
+    assert found.train == found.counts["train"]
+    assert not found.spoils
+
+
+def test_a_test_alone_has_nothing_to_learn_from(tmp_path: Path) -> None:
+    write_coco(tmp_path / "test", split="test")
+    assert "error: no training object of class cross, disc, square" in said(find(tmp_path))
+
+
+@pytest.mark.parametrize("corner", [float("nan"), float("inf")])
+def test_corners_that_are_no_numbers_are_boxes_without_area(tmp_path: Path, corner: float) -> None:
+    def spoil_all(content: dict[str, Any]) -> None:
+        for note in content["annotations"]:
+            note["bbox"][2] = corner
+
+    found = find(changed(write_coco(tmp_path), spoil_all))
+    assert found.spoils
+    assert re.search(r"error: \d+ boxes have no area inside their image, such as .*(nan|inf)", said(found))
 
 
 def test_voc_and_its_damaged_annotations(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class DataSettings(Settings):
     label_column: str = Field("label", min_length=1, description="of a CSV, TSV or JSONL: the column of classes")
     text_column: str = Field("text", min_length=1, description="of a CSV, TSV or JSONL of texts: theirs")
     columns: list[str] = Field([], description="of a CSV or TSV of numbers: those to learn from; default: all others")
-    root: str | None = Field(None, description="folder that the paths of an image list start from")
+    root: str | None = Field(None, description="folder that the paths of an image list or a COCO file start from")
     test_list: str | None = Field(None, description="image list of the test split")
     val_list: str | None = Field(None, description="image list of the validation split, where there is one")
     source: list[str] = Field([], description="domains to learn from; default: set itself. Needs target")
@@ -38,6 +38,7 @@ class DataSettings(Settings):
     classes: Literal["same", "intersection"] = Field(
         "same", description="all domains have the same, or keep those shared"
     )
+    fog: float | None = Field(None, gt=0, le=1, description="of Foggy Cityscapes: the level to read, such as 0.02")
     size: int | None = Field(None, gt=0, le=2**14, description="image side; default: as stored")
     frame: Asked = Field("auto", description="crop, pad or squash pictures to squares; auto chooses by their aspect")
     squares: bool = Field(False, description="large files in training: random squares of the shorter side, not boxes")
@@ -129,6 +130,7 @@ def refuse_without_effect(settings: DataSettings, parts: Collection[str]) -> Non
         "test_list": "" if settings.root else "data.root is not set",
         "by_frequency": "" if settings.root else "data.root is not set",
         "unlabelled_kind": "" if settings.unlabelled_max else "data.unlabelled_max is not set",
+        "fog": "it is for scenes of Foggy Cityscapes",
         "kind": "" if settings.imbalance != 1 else "data.imbalance is 1",
     }
     for key, why in useless.items():

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from evenhand.data.holdout import Whole, hold_out_share
 from evenhand.data.reading import columns_of
+from evenhand.data.scenes import how_read
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources import formats
-from evenhand.data.sources.annotations import Listed, list_domains
+from evenhand.data.sources.annotations import list_domains
 from evenhand.data.sources.paths import SPLITS, existing, few, other_files
-from evenhand.data.sources.scenes import Scenes
+from evenhand.data.sources.scenes import Listed, Scenes, agreed_classes, without_boxes
 from evenhand.data.splits import head_mid_tail
 from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError
@@ -56,9 +57,13 @@ class Findings:
         """Labelled training samples of each class: all there are, where nothing is said of splits."""
         whole: Counter[str] = Counter()
         for split, counts in self.counts.items():
-            if split.rpartition("/")[2] not in ("val", "test"):
+            if split.rpartition("/")[2] not in ("val", "test") and not self._further(split):
                 whole.update(counts)
         return whole
+
+    def _further(self, split: str) -> bool:
+        """Whether it is one more test of scenes, not a domain."""
+        return self.objects is not None and split.startswith("test-") and split not in self.domains
 
     @property
     def imbalance(self) -> float:
@@ -78,8 +83,11 @@ class Findings:
     @property
     def lacks(self) -> str:
         """What classes would need before they can be learnt: a line with its remedy."""
-        if self.refused or self.objects is not None:
+        if self.refused:
             return ""
+        if self.objects is not None:
+            untaught = [] if self.domains else [name for name in self.classes if not self.train[name]]
+            return f"no training object of class {few(untaught)}: add some, or remove the class" if untaught else ""
         if self.unlabelled and not any(self.train.values()):
             return "no labelled images: put the images of each class in a folder"
         if self.alone:
@@ -107,8 +115,8 @@ def find(path: str | Path, asked: DataSettings | None = None) -> Findings:
     place, empty = existing(path), []  # type: tuple[Path, list[str]]
     ignored = other_files(place) if place.is_dir() else {}
     try:
-        if parts := list_domains(place, root=existing(asked.root) if asked.root else None):
-            return _scenes(str(path), parts)
+        if parts := list_domains(place, how_read(asked)):
+            return _scenes(str(path), parts, asked)
         streams = formats.read(place, memory=False, empty=empty, **reading_of(asked))
     except UserError as error:
         return Findings(str(path), ignored=ignored, empty=tuple(empty), refused=str(error))
@@ -149,25 +157,35 @@ def _grouped(found: Findings) -> Findings:
     return replace(found, groups=groups)
 
 
-def _scenes(path: str, parts: Mapping[str, Listed]) -> Findings:
-    names = tuple(dict.fromkeys(name for part in parts.values() for name in part.classes))
+def _scenes(path: str, parts: Mapping[str, Listed], asked: DataSettings) -> Findings:
     there = {key: [row.path for row in part.rows if row.path.is_file()] for key, part in parts.items()}
     streams = {key: Stream(Scenes(files), None, (), key) for key, files in there.items()}
     seen = see(streams)
-    counts, examples = {}, {}  # type: dict[str, dict[str, int]], dict[str, list[str]]
+    boxes, examples = {}, {}  # type: dict[str, dict[str, int]], dict[str, list[str]]
     for key, part in parts.items():
         if part.labelled:
             said = Counter(label for row in part.rows for label in row.labels)
-            counts[key] = {name: said[name] for name in names}
+            boxes[key] = {name: said[name] for name in part.classes}
         for row in part.rows:
             for label in dict.fromkeys(row.labels):
                 examples.setdefault(label, []).append(str(row.path))
+    idle, domains = without_boxes(boxes), _domains(streams)
+    if {"train", "all"} & parts.keys():
+        domains = tuple(name for name in domains if not name.startswith("test-"))
+    names = tuple(dict.fromkeys(name for some in boxes.values() for name in some if name not in idle))
+    objects = objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True)), idle)
+    if not domains:
+        first = sorted(boxes.items(), key=lambda one: one[0] not in ("train", "all"))
+        try:
+            names = agreed_classes(dict(first), shared=asked.classes == "intersection")
+        except UserError as error:
+            objects = replace(objects, faults=[*objects.faults, str(error)])
+    counts = {key: {name: some.get(name, 0) for name in names} for key, some in boxes.items()}
     return _grouped(Findings(
-        path, kind="scenes", classes=names, counts=counts, domains=_domains(streams), unreadable=seen.unreadable,
+        path, kind="scenes", classes=names, counts=counts, domains=domains, unreadable=seen.unreadable,
         unlabelled={key: len(part.rows) for key, part in parts.items() if not part.labelled}, pictures=pictures(seen),
         blank=blank(seen), copies=copies(seen, *groups(seen)), shift=shift(seen),
-        objects=objects_in(parts, dict(zip(seen.names, seen.sizes, strict=True))),
-        examples={label: files[:SHOWN] for label, files in examples.items()},
+        objects=objects, examples={label: files[:SHOWN] for label, files in examples.items()},
     ))  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def class_table(findings: Findings) -> Table:
 def facts(findings: Findings) -> Iterator[str]:
     """What is neither good nor bad."""
     total, hidden = sum(sum(some.values()) for some in findings.counts.values()), sum(findings.unlabelled.values())
-    if findings.counts:
+    if findings.train:
         largest, smallest = max(findings.train.values()), min(findings.train.values())
         count = len(findings.classes)
         yield f"{count} classes, largest {largest}, smallest {smallest}: imbalance {findings.imbalance:.1f}"
@@ -84,7 +84,8 @@ def problems(findings: Findings) -> Iterator[str]:
         yield f"error: {message}" if file in message else f"error: {file}: {message}"
     yield from _more(findings.unreadable)
     if findings.objects is not None:
-        yield from _wrong_boxes(findings.objects, [name for name in findings.classes if not findings.train[name]])
+        without = [name for name in findings.classes if findings.domains and not findings.train[name]]
+        yield from _wrong_boxes(findings.objects, without)
     if findings.empty:
         yield f"error: empty class folders: {few(findings.empty)}; add images or remove them"
     if findings.lacks:
@@ -149,6 +150,8 @@ def _wrong_boxes(objects: Objects, without: Sequence[str]) -> Iterator[str]:
         )
     if objects.outside:
         yield f"warning: boxes stick out of {len(objects.outside)} images and are cut: {few(objects.outside)}"
+    if objects.idle:
+        yield f"warning: no image has a box of class {few(objects.idle)}: left out"
     if without:
         yield f"warning: no box to learn from for {few(without)}; add some, or remove the class"
 

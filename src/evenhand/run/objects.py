@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evenhand.data.sources.annotations import Listed
+from evenhand.data.sources.scenes import Listed
 from evenhand.measure.detection import SIZES
 
 Spread = tuple[float, float, float]
@@ -26,13 +27,14 @@ class Objects:
     flat: Sequence[str]  # boxes without any area inside their image
     outside: Sequence[str]  # images that boxes stick out of
     resized: Sequence[str]  # images of another size than the annotation says
+    idle: Sequence[str] = ()  # classes that are listed and nowhere shown
 
     @property
     def spoil(self) -> bool:
         return bool(self.faults or self.missing or self.flat)
 
 
-def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]) -> Objects:
+def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]], idle: Sequence[str] = ()) -> Objects:
     """``found``: the sizes of image files that could be read."""
     told = {key: part for key, part in parts.items() if part.labelled}
     rows = [row for part in told.values() for row in part.rows]
@@ -43,7 +45,7 @@ def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]
             resized.append(str(row.path))
         for (left, top, right, bottom), label in zip(row.boxes, row.labels, strict=True):
             wide, tall = min(right, row.width) - max(left, 0), min(bottom, row.height) - max(top, 0)
-            if wide <= 0 or tall <= 0:
+            if not (all(map(math.isfinite, (left, top, right, bottom))) and wide > 0 and tall > 0):
                 flat.append(f"[{left:g}, {top:g}, {right:g}, {bottom:g}] of '{label}' in {row.path}")
                 continue
             areas.append(wide * tall)
@@ -61,7 +63,7 @@ def objects_in(parts: Mapping[str, Listed], found: Mapping[str, tuple[int, int]]
         sides=_spread(sides, 0.0, 1.0), aspects=_spread(aspects, 0.1, 0.9),
         faults=[fault for part in told.values() for fault in part.faults],
         missing=[str(row.path) for row in rows if not row.path.is_file()], flat=flat,
-        outside=list(dict.fromkeys(outside)), resized=resized,
+        outside=list(dict.fromkeys(outside)), resized=resized, idle=idle,
     )  # fmt: skip
 
 

@@ -3,125 +3,153 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from evenhand.data.sources.paths import folders_in, images_in, read_text
-from evenhand.data.sources.scenes import Annotated, Scenes, known_classes, scenes_stream
-from evenhand.data.stream import Stream, Streams
+from evenhand.data.sources.cityscapes import list_cityscapes
+from evenhand.data.sources.paths import few, folders_in, images_in, read_text
+from evenhand.data.sources.scenes import Annotated, Listed, known_classes
+from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 
-CITYSCAPES = ("person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle")
-SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
+SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SOUGHT = 20  # images by which the folder of all is found
+LAYOUTS = ("VOC", "Cityscapes", "COCO", "images")
+EXPECTED = "VOC's folders (Annotations, JPEGImages), a COCO .json, or Cityscapes' (leftImg8bit, gtFine)"
 IN_COCO = (b'"images"', b'"categories"', b'"bbox"')
 
 
-class Listed(NamedTuple):
-    """One split as its files describe it, before any image is looked at; each fault is a line with its remedy."""
+class Reading(NamedTuple):
+    """What a recipe says of how scenes are read."""
 
-    rows: list[Annotated]
-    classes: tuple[str, ...]
-    root: Path
-    name: str
-    faults: tuple[str, ...] = ()
-    labelled: bool = True
-
-    def stream(self, mode: str) -> Stream:
-        if self.faults:
-            raise UserError(self.faults[0])
-        if self.labelled:
-            return scenes_stream(self.rows, self.classes, self.name, mode, self.root)
-        files = [row.path for row in self.rows]
-        names = [file.relative_to(self.root).as_posix() for file in files]
-        return Stream(Scenes(files, mode=mode, names=names), None, (), self.name)
+    root: Path | None = None  # of a COCO file's images
+    fog: float | None = None  # of Foggy Cityscapes
+    whole: bool = False  # VOC's trainval trains, where there is one, and nothing validates
 
 
-def read_scenes(place: Path, *, root: Path | None = None, mode: str = "RGB") -> Streams:
+PLAIN = Reading()
+
+
+def read_scenes(place: Path, how: Reading = PLAIN, *, mode: str = "RGB") -> Streams:
     """Streams of whatever ``place`` is; "unlabelled" of a folder with images alone."""
-    return {split: part.stream(mode) for split, part in list_scenes(place, root=root).items()}
+    return {split: part.stream(mode) for split, part in list_scenes(place, how).items()}
 
 
-def list_scenes(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+def list_scenes(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     """What ``read_scenes`` reads, with all its faults."""
     if place.suffix.lower() == ".json":
-        return {"all": list_coco(place, root)}
+        return {"all": list_coco(place, how.root)}
     if not place.is_dir():
         raise UserError(f"'{place}' is neither a folder nor a COCO file (.json); check the path")
-    if _is_voc(place):
-        return list_voc(place)
-    if _is_cityscapes(place):
-        return list_cityscapes(place)
-    if found := sorted(place.glob("*.json")):
-        return {file.stem: list_coco(file, root) for file in found}
-    if found := _split_files(place):
-        folders = [file.parent for file in found]
-        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
-            raise UserError(f"'{twice}' has {folders.count(twice)} .json files; keep the one with its boxes")
-        return {SPLIT_FOLDERS[file.parent.name]: list_coco(file, root) for file in found}
+    kind = layout(place)
+    if kind == "VOC":
+        return list_voc(place, whole=how.whole)
+    if kind == "Cityscapes":
+        return list_cityscapes(place, how.fog)
+    if kind == "COCO":
+        return {split: list_coco(file, how.root) for split, file in _coco_files(place).items()}
     files = images_in(place)
     if not files:
-        raise UserError(
-            f"'{place}' has neither images nor annotations; give VOC's folders (Annotations, JPEGImages), a COCO "
-            ".json, Cityscapes' (leftImg8bit, gtFine), or images"
-        )
+        raise UserError(f"'{place}' has neither images nor annotations; give {EXPECTED}, or images")
     rows = [Annotated(file, 0, 0, [], [], []) for file in files]
     return {"unlabelled": Listed(rows, (), place, place.name, labelled=False)}
 
 
-def list_domains(place: Path, *, root: Path | None = None) -> dict[str, Listed]:
+def list_domains(place: Path, how: Reading = PLAIN) -> dict[str, Listed]:
     """Scenes at ``place``, or as "domain" or "domain/split" those of the folders in it; nothing if there are no boxes.
 
     Domains with boxes come first.
     """
     if holds_scenes(place):
-        return list_scenes(place, root=root)
-    inside = folders_in(place) if place.is_dir() else []
+        return list_scenes(place, how)
+    found = {}
+    for name in domains_in(place):
+        for split, part in list_scenes(place / name, how).items():
+            found[name if split in ("all", "unlabelled") else f"{name}/{split}"] = part
+    return found
+
+
+def domains_in(place: Path) -> list[str]:
+    """Folders of a folder without boxes of its own, if any has some: those with boxes first, then those of images."""
+    inside = [] if not place.is_dir() or holds_scenes(place) else folders_in(place)
     labelled = [folder for folder in inside if holds_scenes(folder)]
     others = [folder for folder in inside if folder not in labelled and images_in(folder)] if labelled else []
-    found = {}
-    for folder in (*labelled, *others):
-        for split, part in list_scenes(folder, root=root).items():
-            found[folder.name if split in ("all", "unlabelled") else f"{folder.name}/{split}"] = part
-    return found
+    return [folder.name for folder in (*labelled, *others)]
 
 
 def holds_scenes(place: Path) -> bool:
     """Whether there are boxes, not images of classes; a .json beside class folders may be anything."""
-    if not place.is_dir():
-        return place.suffix.lower() == ".json"
-    if _is_voc(place) or _is_cityscapes(place):
-        return True
-    notes = (file.read_bytes() for file in (*place.glob("*.json"), *_split_files(place)))
+    kind = layout(place)
+    if not place.is_dir() or kind in ("VOC", "Cityscapes"):
+        return kind != "images"
+    notes = (file.read_bytes() for files in _json_files(place) for file in files)
     return any(all(word in content for word in IN_COCO) for content in notes)
 
 
-def _is_voc(place: Path) -> bool:
-    return (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir()
+def layout(place: Path) -> str:
+    """One of ``LAYOUTS``, by the names of what is there."""
+    if (place / "Annotations").is_dir() and (place / "JPEGImages").is_dir():
+        return "VOC"
+    if (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir():
+        return "Cityscapes"
+    coco = any(_json_files(place)) if place.is_dir() else place.suffix.lower() == ".json"
+    return "COCO" if coco else "images"
 
 
-def _is_cityscapes(place: Path) -> bool:
-    return (place / "gtFine").is_dir() and (place / "leftImg8bit").is_dir()
+def _json_files(place: Path) -> tuple[list[Path], list[Path]]:
+    """Those of ``place`` and its ``annotations``, and those of its folders of splits, beside their images."""
+    beside = [file for folder in (place, place / "annotations") for file in sorted(folder.glob("*.json"))]
+    folders = [folder for folder in folders_in(place) if _split(folder.name)]
+    return beside, [file for folder in folders for file in sorted(folder.glob("*.json"))]
 
 
-def _split_files(place: Path) -> list[Path]:
-    """``train/*.json``, ``valid/*.json``, ``test/*.json``: one in each folder, beside its images."""
-    inside = [folder for folder in folders_in(place) if folder.name in SPLIT_FOLDERS]
-    return [file for folder in inside for file in sorted(folder.glob("*.json"))]
+def _coco_files(place: Path) -> dict[str, Path]:
+    """The file of each split, by its name or its folder's; one of another name is "all"."""
+    beside, inside = _json_files(place)
+    found = [(split, file) for file in beside if (split := _split(file.stem))]
+    found = found or [(_split(file.parent.name), file) for file in inside]
+    if not found and len(beside) > 1:
+        names = few(file.name for file in beside)
+        raise UserError(f"'{place}': {names} could all be meant; name them train, val, test .json, or give one of them")
+    if not found:
+        return {"all": beside[0]} if beside else {}
+    for split in dict(found):
+        if len(same := [file for which, file in found if which == split]) > 1:
+            names = few(file.relative_to(place).as_posix() for file in same)
+            raise UserError(
+                f"'{place}' has {len(same)} .json files of '{split}' ({names}); keep the one with its boxes"
+            )
+    if unused := [file.name for file in beside if file not in dict(found).values()]:
+        warnings.warn(f"'{place}': not named after a split, so not used: {few(unused)}", stacklevel=2)
+    return dict(found)
 
 
-def list_voc(folder: Path) -> dict[str, Listed]:
-    """One part for each list in ImageSets/Main (train, val, trainval, test), or "all"."""
+def _split(name: str) -> str:
+    """The split that a file or folder is named after, such as valid, instances_train2017 or test-new."""
+    if name.startswith("test-"):
+        return name
+    return SPLIT_NAMES.get(re.sub(r"^instances_|\d{4}$", "", name.lower()), "")
+
+
+def list_voc(folder: Path, *, whole: bool = False) -> dict[str, Listed]:
+    """One part for each list in ImageSets/Main (train, val, test), or "all"; trainval trains if ``whole``, or with what
+    else there is.
+    """
     lists = [folder / "ImageSets" / "Main" / f"{split}.txt" for split in ("train", "val", "trainval", "test")]
     chosen = {file.stem: [line.split()[0] for line in read_text(file).splitlines() if line.split()]
               for file in lists if file.is_file()}  # fmt: skip
-    if "train" in chosen and "val" in chosen:
-        chosen.pop("trainval", None)
-    elif "trainval" in chosen:
-        chosen["train"] = chosen.pop("trainval")
+    both = chosen.pop("trainval", None)
+    if both is not None and whole:
+        chosen.pop("val", None)
+    if both is not None and not {"train", "val"} <= chosen.keys():
+        held = {*chosen.get("val", ())}
+        chosen["train"] = [name for name in both if name not in held]
     if not chosen:
         chosen = {"all": sorted(file.stem for file in (folder / "Annotations").glob("*.xml"))}
     rows: dict[str, list[Annotated]] = {split: [] for split in chosen}
@@ -176,20 +204,31 @@ class Coco(NamedTuple):
 
 
 def read_coco(file: Path, root: Path | None = None) -> Coco:
-    """A COCO file; its images lie in ``root``, in a folder ``images`` or of its own name beside it, or beside it."""
-    folder = root or next((p for p in (file.parent / "images", file.parent / file.stem) if p.is_dir()), file.parent)
+    """A COCO file, and where its images are."""
     with _as_coco(file):
         content = json.loads(read_text(file))
         images = {int(image["id"]): {**image, "file_name": str(image["file_name"])} for image in content["images"]}
         categories = {int(kind["id"]): str(kind["name"]) for kind in content["categories"]}
-        return Coco(folder, images, categories, content.get("annotations", []))
+        names = [image["file_name"] for image in images.values()]
+        return Coco(_image_folder(file, names, root), images, categories, content.get("annotations", []))
+
+
+def _image_folder(file: Path, names: Sequence[str], root: Path | None) -> Path:
+    """``root``, the folder ``images`` or the file's own; or one in them of its name, such as train2017."""
+    beside = file.parent
+    above = [beside.parent / "images", beside.parent] if beside.name == "annotations" else []
+    bases = [root] if root else [beside / "images", beside, *above]
+    places = [base / name for base in bases for name in ("", file.stem, file.stem.removeprefix("instances_"))]
+    some = names[:SOUGHT]
+    default = root or next((p for p in (beside / "images", beside / file.stem) if p.is_dir()), beside)
+    return max([default, *places], key=lambda place: sum((place / name).is_file() for name in some))
 
 
 @contextmanager
 def _as_coco(file: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"'{file}' is not a COCO file ({type(error).__name__}: {error}); see docs/detection.md"
         ) from error
@@ -211,6 +250,10 @@ def list_coco(file: Path, root: Path | None = None) -> Listed:
             labels = [names[int(note["category_id"])] for note in held[at]]
             crowds = [bool(note.get("iscrowd", 0)) for note in held[at]]
             rows.append(Annotated(found.path(at), int(image["width"]), int(image["height"]), boxes, labels, crowds))
+    for name, count in Counter(names.values()).items():
+        if count > 1:
+            ids = ", ".join(str(key) for key in sorted(names) if names[key] == name)
+            faults.append(f"'{file}': categories {ids} have one name, '{name}'; rename or join them")
     if unknown:
         several = f" ({len(unknown)} boxes of {len(set(unknown))} such ids)" if len(unknown) > 1 else ""
         told = f"category id {min(unknown)} is not among its categories{several}; add it, or drop its boxes"
@@ -218,51 +261,10 @@ def list_coco(file: Path, root: Path | None = None) -> Listed:
     if strange:
         told = f"annotations speak of image id {min(strange)}, which it does not list; correct it"
         faults.append(f"'{file}': {told}")
-    return Listed(rows, tuple(names[key] for key in sorted(names)), found.folder, file.stem, tuple(faults))
+    classes = dict.fromkeys(names[key] for key in sorted(names))
+    return Listed(rows, tuple(classes), found.folder, file.stem, tuple(faults))
 
 
 def _corners(box: list[float]) -> list[float]:
     left, top, width, height = map(float, box)
     return [left, top, left + width, top + height]
-
-
-def list_cityscapes(folder: Path) -> dict[str, Listed]:
-    """Boxes around the polygons of the eight kinds of things; images without any are left out.
-
-    Foggy Cityscapes has its images in leftImg8bit under names that end in ``_foggy_beta_0.02``.
-    """
-    found = {}
-    for split in ("train", "val"):
-        rows = [
-            _cityscape(folder, note) for note in sorted((folder / "gtFine" / split).rglob("*_gtFine_polygons.json"))
-        ]
-        rows = [row for row in rows if row.boxes]
-        if rows:
-            found[split] = Listed(rows, CITYSCAPES, folder, split)
-    if not found:
-        raise UserError(f"'{folder}/gtFine' has no *_gtFine_polygons.json with people or vehicles; unpack gtFine there")
-    return found
-
-
-def _cityscape(folder: Path, note: Path) -> Annotated:
-    start = note.name.removesuffix("_gtFine_polygons.json")
-    place = folder / "leftImg8bit" / note.parent.relative_to(folder / "gtFine")
-    picture = next(iter(sorted(place.glob(f"{start}_leftImg8bit*"))), place / f"{start}_leftImg8bit.png")
-    try:
-        content = json.loads(read_text(note))
-        width, height = int(content["imgWidth"]), int(content["imgHeight"])
-        found = list(_things(content["objects"], width, height))
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot read '{note}' as Cityscapes' polygons ({error}); unpack it again") from error
-    boxes, labels = [box for box, _ in found], [label for _, label in found]
-    return Annotated(picture, width, height, boxes, labels, [False] * len(boxes))
-
-
-def _things(objects: list[dict[str, Any]], width: int, height: int) -> Iterator[tuple[list[float], str]]:
-    for thing in objects:
-        if thing["label"] in CITYSCAPES:  # groups ("cargroup") are no single things
-            across, down = zip(*thing["polygon"], strict=True)
-            left, right = (min(max(edge(across), 0), width) for edge in (min, max))
-            top, bottom = (min(max(edge(down), 0), height) for edge in (min, max))
-            if right > left and bottom > top:
-                yield [float(left), float(top), float(right), float(bottom)], thing["label"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def scenes_stream(rows: Sequence[Annotated], classes: Sequence[str], name: str, 
         boxes = torch.tensor(row.boxes, dtype=torch.float32).reshape(-1, 4)
         limit = torch.tensor([row.width, row.height] * 2)
         inside = boxes.clamp(min=0).minimum(limit)
-        empty = ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
+        empty = ~(boxes.isfinite().all(1) & ((inside[:, 2:] - inside[:, :2]) > 0).all(1))
         if empty.any():
             at = int(empty.nonzero()[0])
             what = f"box {row.boxes[at]} of '{row.labels[at]}' in '{row.path}' ({row.width} x {row.height})"
@@ -112,8 +113,60 @@ def scenes_stream(rows: Sequence[Annotated], classes: Sequence[str], name: str, 
     return Stream(Scenes(paths, mode=mode, names=names), Boxes(objects), tuple(classes), name)
 
 
+class Listed(NamedTuple):
+    """One split as its files describe it, before any image is looked at; each fault is a line with its remedy."""
+
+    rows: list[Annotated]
+    classes: tuple[str, ...]
+    root: Path
+    name: str
+    faults: tuple[str, ...] = ()
+    labelled: bool = True
+
+    def stream(self, mode: str) -> Stream:
+        if self.faults:
+            raise UserError(self.faults[0])
+        if self.labelled:
+            return scenes_stream(self.rows, self.classes, self.name, mode, self.root)
+        files = [row.path for row in self.rows]
+        names = [file.relative_to(self.root).as_posix() for file in files]
+        return Stream(Scenes(files, mode=mode, names=names), None, (), self.name)
+
+
 def known_classes(rows: Iterable[Annotated]) -> tuple[str, ...]:
     return tuple(sorted({label for row in rows for label in row.labels}))
+
+
+def without_boxes(boxes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Classes that splits list and no image shows; ``boxes``: how many there are of each class, by split."""
+    return [name for name, count in _total(boxes).items() if not count]
+
+
+def agreed_classes(boxes: Mapping[str, Mapping[str, int]], *, shared: bool) -> tuple[str, ...]:
+    """The classes of the first split, which is trained on; what another lacks or has besides must be told to be left
+    out (``shared``).
+    """
+    shown = _total(boxes)
+    found = {split: [name for name in counts if shown[name]] for split, counts in boxes.items()}
+    first = next(iter(found.values()))
+    kept = tuple(name for name in first if all(name in names for names in found.values()))
+    if odd := {name for names in found.values() for name in names} - {*kept}:
+        lacking = [split for split, names in found.items() if odd - {*names}]
+        if not shared:
+            told = f"not every split has {few(odd)} (missing in {few(lacking)})"
+            raise UserError(f"{told}: add it there, or set data.classes = 'intersection' to leave it out")
+        if not kept:
+            raise UserError("the domains share no class; correct the names")
+    if not kept:
+        raise UserError("no image has a box to learn from; annotate some")
+    return kept
+
+
+def _total(boxes: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    whole: Counter[str] = Counter()
+    for counts in boxes.values():
+        whole.update(counts)
+    return whole
 
 
 def only_classes(stream: Stream, classes: Sequence[str]) -> Stream:
