@@ -121,6 +121,16 @@ class Detector(Finder):
     table: Any = DetectorSettings
     player: Player
 
+    @staticmethod
+    def check_start(settings: Any) -> None:
+        net = settings.net
+        body, _, kind = net.name.partition("-")
+        if kind and not net.weights:
+            raise UserError(
+                f"'{net.name}' without weights keeps a random stem and norms that do nothing: "
+                f"--set method.net.weights={body}.pth, torchvision's ImageNet file (docs/detection.md)"
+            )
+
     def __init__(self, settings: Any, data: Data, *, seed: int, device: torch.device) -> None:
         s = settings
         if s.batch % parallel.world():
