@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from evenhand.run.recipe import load_recipe
+from evenhand.run.recipe import load_recipe, recipe_text, smoke_recipe
 
 SHARED = {
     "method.name": "da-faster", "method.batch": 1, "method.reversal": 0.1, "method.hidden": 1024, "method.image": True,
@@ -35,6 +36,20 @@ def test_paper_values(name: str) -> None:
     recipe = load_recipe(name)
     wanted = {**SHARED, **PAPER[name]}
     assert {place: at(recipe, place) for place in wanted} == wanted
+
+
+@pytest.mark.usefixtures("tv")
+@pytest.mark.parametrize(("ours", "paper"), [(1, 2), (4, 8)])
+def test_the_paper_s_batches_count_source_and_target(ours: int, paper: int) -> None:
+    from evenhand.data.scenes import prepare_scenes
+    from evenhand.methods import method_class
+
+    recipe: Any = smoke_recipe("voc-clipart").changed({"method.batch": ours})
+    data = prepare_scenes(recipe.data)
+    method = method_class("da-faster")(recipe.method, data, seed=0, device=torch.device("cpu"))
+    assert sum(feed.batch for feed in method.feeds(data.streams).values()) == paper
+    assert load_recipe("voc-clipart").method.batch == 1
+    assert "--set method.batch=4 " in recipe_text("voc-clipart")
 
 
 def test_the_learning_rate_drops_at_step_50_000() -> None:
