@@ -159,10 +159,13 @@ def test_da_faster_reverses_two_terms_and_not_the_third(data: Any, off: str) -> 
         torch.testing.assert_close(step, 0.01 * gradient, rtol=2e-3, atol=2e-6)
 
 
-@pytest.mark.parametrize("smooth", ["classification", "all"])
-def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(data: Any, smooth: str) -> None:
-    rho = 0.3
-    method = built("da-faster", data, hidden=6, smooth=smooth, rho=rho)
+@pytest.mark.parametrize(
+    ("smooth", "rho", "relative"), [("classification", 0.3, False), ("all", 0.3, False), ("all", 0.01, True)]
+)
+def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(
+    data: Any, smooth: str, rho: float, relative: bool
+) -> None:
+    method = built("da-faster", data, hidden=6, smooth=smooth, rho=rho, rho_relative=relative)
     sharpened(method)
     batch = batches(data, "source", "target")
     twin = copy.deepcopy(method)
@@ -172,9 +175,10 @@ def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(data: An
     up = [torch.zeros_like(p) if g is None else g for p, g in
           zip(net, torch.autograd.grad(task, net, allow_unused=True), strict=True)]  # fmt: skip
     length = torch.stack([g.square().sum() for g in up]).sum().sqrt()
+    radius = rho * float(torch.stack([p.detach().square().sum() for p in net]).sum().sqrt()) if relative else rho
     with torch.no_grad():
         for p, g in zip(net, up, strict=True):
-            p.add_(rho * g / length)
+            p.add_(radius * g / length)
     terms = domain_terms(twin, batch, first.regions)
     there = {key: torch.autograd.grad(value, net, retain_graph=True, allow_unused=True) for key, value in terms.items()}
     before = weights(method.net)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,30 @@ def test_a_run_that_has_begun_is_not_asked_for_weights(tmp_path: Path) -> None:
     train(begun.changed({"run.stop_after": None, "run.resume": True}))
     assert checkpoint.load(tmp_path / "last.pt")["step"] == 2
     assert open_run(tmp_path).step == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"optim": {"accumulate": 2}}, "accumulate has no effect on a detector; leave it out"),
+        ({"optim": {"rho": 0.1}}, "rho has no effect on a detector, whose radius is method.rho of da-faster"),
+        ({"optim": {"rho_relative": True}}, "rho_relative has no effect"),
+        ({"optim": {"freeze_bn": False}}, "freeze_bn has no effect"),
+        ({"optim": {"clip_apart": True}}, "clip_apart has no effect"),
+        ({"optim": {"eps": 1e-4}}, "eps has no effect"),
+        ({"name": "mean-teacher", "optim": {"accumulate": 2}}, "accumulate has no effect"),
+        ({"net": {"pyramid": 64}}, "net.pyramid has no effect on 'mobilenet_v2', which has none; leave it out"),
+        ({"net": {"name": "resnet50-c4", "pyramid": 64}}, "net.pyramid has no effect on 'resnet50-c4'"),
+        ({"net": {"name": "resnet50-c4", "head": 64}}, "net.head has no effect on 'resnet50-c4', whose head is the"),
+        ({"name": "da-faster", "rho": 0.1}, "rho has no effect with smooth = 'none'"),
+        ({"name": "da-faster", "rho_relative": True}, "rho_relative has no effect with smooth = 'none'"),
+    ],
+)
+def test_an_option_without_effect_is_refused(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        recipe(**table)
+
+
+def test_options_with_effect_are_taken() -> None:
+    recipe(net={"name": "resnet18-fpn", "pyramid": 64, "head": 64}, optim={"clip": 1.0, "ema": 0.9})
+    recipe(net={"head": 64}, name="da-faster", smooth="all", rho=0.01, rho_relative=True)
