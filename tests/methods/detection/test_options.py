@@ -72,3 +72,11 @@ def test_an_option_without_effect_is_refused(table: dict[str, Any], said: str) -
 def test_options_with_effect_are_taken() -> None:
     recipe(net={"name": "resnet18-fpn", "pyramid": 64, "head": 64}, optim={"clip": 1.0, "ema": 0.9})
     recipe(net={"head": 64}, name="da-faster", smooth="all", rho=0.01, rho_relative=True)
+
+
+@pytest.mark.usefixtures("tv")
+def test_a_teacher_cannot_believe_what_detectors_do_not_tell() -> None:
+    least = recipe(name="mean-teacher", threshold=0.05)
+    assert least.method.net.build(3).roi_heads.score_thresh == least.method.threshold
+    with pytest.raises(UserError, match=r"method\.threshold"):
+        recipe(name="mean-teacher", threshold=0.04)
