@@ -15,6 +15,7 @@ import pytest
 
 import evenhand
 from evenhand.run import checkpoint
+from helpers import save
 
 
 def start(place: Path, *words: str) -> list[subprocess.Popen[str]]:
@@ -49,7 +50,7 @@ def test_a_signal_to_one_process_stops_all_and_the_run_resumes(
             assert all(process.poll() is None for process in both), both[0].communicate()[0]
             time.sleep(0.1)
         both[1].send_signal(number)
-        said = [process.communicate(timeout=120)[0] for process in both]
+        said = [process.communicate(timeout=300)[0] for process in both]
     finally:
         for process in both:
             process.kill()
@@ -58,8 +59,62 @@ def test_a_signal_to_one_process_stops_all_and_the_run_resumes(
     assert step % 10 == 0
     assert 0 < step < 100_000
     again = start(tmp_path, "train", "tiny.toml", "--set", "run.folder=run", "--resume", "--set", "run.stop_after=3")
-    said = [process.communicate(timeout=120)[0] for process in again]
+    said = [process.communicate(timeout=300)[0] for process in again]
     assert [process.returncode for process in again] == [0, 0], said
     assert checkpoint.load(tmp_path / "run" / "last.pt")["step"] == step + 3
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, step + 4))
+
+
+FAULTY = """
+import multiprocessing, sys
+from evenhand.cli import app
+from evenhand.data.sources.files import Files
+from evenhand.methods import method_class
+
+where = sys.argv.pop(1)
+owner = Files if where == "fetch" else method_class("classifier")
+sound = getattr(owner, where)
+
+def faulty(*given):
+    if where == "fetch" and multiprocessing.parent_process() is None:
+        return sound(*given)
+    raise RuntimeError("a fault of our own")
+
+setattr(owner, where, faulty)
+app()
+"""
+
+
+@pytest.mark.parametrize("where", ["update", "predict", "fetch"])
+def test_an_error_of_ours_ends_the_run_and_its_workers(tmp_path: Path, where: str) -> None:
+    """In the step, in the evaluation, and in a decoding process itself."""
+    recipe = """
+[data]
+set = "photos"
+size = 72
+val_share = 0.5
+
+[method]
+name = "classifier"
+batch = 4
+net = { name = "small-cnn", width = 2 }
+
+[run]
+steps = 40
+eval_every = 0.1
+workers = 2
+threads = 1
+progress = false
+folder = "run"
+"""
+    (tmp_path / "mine.toml").write_text(recipe)
+    for i in range(300):
+        save(tmp_path / "photos" / "train" / "ab"[i % 2] / f"{i}.png", side=80, value=i % 250)
+    env = {**os.environ, "PYTHONPATH": str(Path(evenhand.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", FAULTY, where, "train", "mine.toml"],
+        cwd=tmp_path, env=env, text=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "RuntimeError: a fault of our own" in ended.stderr

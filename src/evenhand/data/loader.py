@@ -7,7 +7,8 @@ not depend on the number of workers.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,7 +132,7 @@ class Loader:
     def steps_per_epoch(self) -> int:
         return self.picks.steps_per_epoch
 
-    def iterate(self, start: int, stop: int) -> Iterator[Batch]:
+    def iterate(self, start: int, stop: int) -> Generator[Batch, None, None]:
         """Batches of the steps start, start + 1, ..., stop - 1."""
         steps = _Steps(self.stream, self.picks, self.seed, self.feed)
         views = [
@@ -146,15 +147,29 @@ class Loader:
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_outlive_a_signal,
         )
-        for step, made in enumerate(raw, start):
-            if isinstance(made, UserError):
-                raise made
-            shared, own, indices = made
-            truth = None if self.stream.target is None else moved(self.stream.target.of(indices), self.device)
-            shared, chance = moved(shared, self.device), dice(self.seed, "augment", step, parallel.rank())
-            samples = [shared if some is None else moved(some, self.device) for some in own]
-            seen = [view.see(some, truth, chance) for view, some in zip(views, samples, strict=True)]
-            yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
+        with _ending(raw) as all_made:
+            for step, made in enumerate(all_made, start):
+                if isinstance(made, UserError):
+                    raise made
+                shared, own, indices = made
+                truth = None if self.stream.target is None else moved(self.stream.target.of(indices), self.device)
+                shared, chance = moved(shared, self.device), dice(self.seed, "augment", step, parallel.rank())
+                samples = [shared if some is None else moved(some, self.device) for some in own]
+                seen = [view.see(some, truth, chance) for view, some in zip(views, samples, strict=True)]
+                yield Batch(tuple(x for x, _ in seen), tuple(y for _, y in seen), indices)
+
+
+@contextmanager
+def _ending(raw: DataLoader[Any]) -> Iterator[Iterator[Any]]:
+    """What it makes; its processes end with the block. A traceback that keeps the iterator would keep them, too, until
+    Python's exit, which sends one SIGTERM and waits for ever.
+    """
+    made: Any = iter(raw)
+    try:
+        yield made
+    finally:
+        if raw.num_workers:
+            made._shutdown_workers()
 
 
 def _outlive_a_signal(_: int) -> None:
@@ -189,23 +204,22 @@ def in_order(stream: Stream, rows: Tensor, batch: int) -> Iterator[tuple[Tensor,
             yield some, stream.fetch(some)
         return
     pieces = [some.split(PIECE) for some in batches]
-    raw = iter(
-        DataLoader(
-            _Pieces(stream, [piece for some in pieces for piece in some]),
-            batch_size=None,
-            sampler=range(sum(map(len, pieces))),
-            num_workers=stream.workers,
-            generator=dice(0, "workers"),
-            worker_init_fn=_outlive_a_signal,
-        )
+    raw = DataLoader(
+        _Pieces(stream, [piece for some in pieces for piece in some]),
+        batch_size=None,
+        sampler=range(sum(map(len, pieces))),
+        num_workers=stream.workers,
+        generator=dice(0, "workers"),
+        worker_init_fn=_outlive_a_signal,
     )
-    for some, cut in zip(batches, pieces, strict=True):
-        made = [next(raw) for _ in cut]
-        for piece in made:
-            if isinstance(piece, UserError):
-                raise piece
-        stacked = all(isinstance(piece, Tensor) for piece in made)
-        yield some, torch.cat(made) if stacked else [sample for piece in made for sample in piece]
+    with _ending(raw) as all_made:
+        for some, cut in zip(batches, pieces, strict=True):
+            made = [next(all_made) for _ in cut]
+            for piece in made:
+                if isinstance(piece, UserError):
+                    raise piece
+            stacked = all(isinstance(piece, Tensor) for piece in made)
+            yield some, torch.cat(made) if stacked else [sample for piece in made for sample in piece]
 
 
 def moved(value: Any, device: torch.device) -> Any:

@@ -66,6 +66,11 @@ class Method(ABC):
     seed: int
 
     @staticmethod
+    def check_start(settings: Any) -> None:  # noqa: ARG004
+        """Refuse what cannot learn, before any data are read; not asked of a run that goes on or is opened."""
+        return
+
+    @staticmethod
     def check(settings: Any, data: Data, given: Collection[str]) -> None:  # noqa: ARG004
         """Refuse what cannot work, before the runs ``given`` in [needs] are trained for it."""
         return

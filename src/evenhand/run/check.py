@@ -20,7 +20,7 @@ from evenhand.run.needs import needed_recipe
 from evenhand.run.opening import build_method, check_needs, open_run, read_data
 from evenhand.run.recipe import Recipe
 from evenhand.run.selection import check_selection
-from evenhand.run.training import check_method
+from evenhand.run.training import check_method, check_start
 from evenhand.settings import Settings
 
 WARM, TIMED = 2, 4
@@ -30,6 +30,7 @@ PATIENCE = 20.0  # seconds after which fewer steps must do
 def check_recipe(recipe: Recipe) -> list[Problem]:
     """Print what a run would use; returns the problems that would spoil it."""
     say = Console()
+    check_start(recipe)
     data = read_data(recipe)
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
@@ -77,6 +78,7 @@ def _untrained(recipe: Recipe, device: torch.device, say: Console) -> tuple[Meth
     """A needed run's method with fresh weights, and the seconds that it and what it needs itself will take."""
     recipe = _without_searches(recipe, say)
     needs, before = _needed(recipe, device, say)
+    check_start(recipe)
     data = read_data(recipe)
     method = build_method(recipe, data, device, needs)
     each, total, _ = time_steps(method, data.streams, recipe, device)

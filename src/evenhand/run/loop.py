@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +49,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
         _own_randomness(),
         _polite_stop() as asked,
         Log(folder, total, progress=run.progress, tensorboard=run.tensorboard, label=folder.name) as log,
+        ExitStack() as reading,
     ):
         log.forget_after(start)
         if total == 0:
@@ -59,7 +60,8 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
             fresh = method.refresh(at, streams)
             if fresh is not None or batches is None:
                 # Loader processes hold copies of their samplers: only new ones see what has changed.
-                batches = _zip(opened(fresh or method.feeds(streams)), step, total)
+                reading.close()
+                batches = reading.enter_context(closing(_zip(opened(fresh or method.feeds(streams)), step, total)))
             method.schedule(at)
             # Dropout and the like draw from the global generator: a step's draws depend on nothing before it.
             reseed(mix(run.seed, "step", step, parallel.rank()))
@@ -103,9 +105,11 @@ def _open(feeds: dict[str, Feed], *, streams: Streams, run: Run, device: torch.d
     }
 
 
-def _zip(loaders: dict[str, Loader], start: int, stop: int) -> Iterator[dict[str, Batch]]:
-    for batches in zip(*(loader.iterate(start, stop) for loader in loaders.values()), strict=True):
-        yield dict(zip(loaders, batches, strict=True))
+def _zip(loaders: dict[str, Loader], start: int, stop: int) -> Generator[dict[str, Batch], None, None]:
+    with ExitStack() as reading:
+        columns = [reading.enter_context(closing(loader.iterate(start, stop))) for loader in loaders.values()]
+        for batches in zip(*columns, strict=True):
+            yield dict(zip(loaders, batches, strict=True))
 
 
 def _steps(epochs: float, epoch_steps: int) -> int:

@@ -48,6 +48,8 @@ def train(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> P
 def fit_recipe(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> tuple[Model, Data, Method]:
     """Data and method of a recipe, fitted into the run's folder, which then opens as a model."""
     model = _earlier(recipe)
+    if model is None and not smoke:
+        check_start(recipe)
     data = read_data(recipe, model) if data is None else data
     method = prepare_method(recipe, data, parallel.local_device(recipe.run.device), smoke=smoke)
     if model is not None:
@@ -68,6 +70,11 @@ def prepare_method(recipe: Recipe, data: Data, device: torch.device, *, smoke: b
     if recipe.needs:
         check_method(recipe, data)
     return build_method(recipe, data, device, obtain_needs(recipe, data.streams, device, smoke=smoke))
+
+
+def check_start(recipe: Recipe) -> None:
+    """What a method can say of its settings before any data are read."""
+    method_class(recipe.method.name).check_start(recipe.method)
 
 
 def check_method(recipe: Recipe, data: Data) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,11 @@ from evenhand.randomness import dice
 
 pytestmark = pytest.mark.usefixtures("tv")
 NET = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
+LARGER = {
+    "resnet18-fpn": {**NET, "name": "resnet18-fpn", "anchors": [8, 16, 24, 32, 48], "pyramid": 8},
+    "resnet50-c4": {**NET, "name": "resnet50-c4", "head": 0, "proposals": 10, "regions": 4},
+}
+EACH_NET = pytest.mark.parametrize("net", [NET, *LARGER.values()], ids=["mobilenet_v2", *LARGER])
 OPTIM = {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
 
 
@@ -32,12 +38,28 @@ def data() -> Any:
 
 def built(name: str, data: Any, **given: Any) -> Any:
     cls = method_class(name)
-    settings = cls.table(batch=2, net=NET, **{"optim": OPTIM, **given})
+    settings = cls.table(batch=2, **{"net": NET, "optim": OPTIM, **given})
     with torch.random.fork_rng():
         torch.manual_seed(0)
         method = cls(settings, data, seed=3, device=torch.device("cpu"))
     method.schedule(Progress(5, 10, 10))
     return method
+
+
+@pytest.fixture(autouse=True)
+def small_resnets(tv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNets of one block in each stage, which adds little: norms are frozen, so random ones would let maps grow."""
+    from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+    def small(block: Any, width: int, last: str, **given: Any) -> Any:
+        del given["weights"]
+        net = ResNet(block, [1, 1, 1, 1], width_per_group=width, **given)
+        for stage in (net.layer1, net.layer2, net.layer3, net.layer4):
+            getattr(stage[0], last).weight.fill_(0.2)
+        return net
+
+    monkeypatch.setattr(tv.models, "resnet18", partial(small, BasicBlock, 64, "bn2"))
+    monkeypatch.setattr(tv.models, "resnet50", partial(small, Bottleneck, 8, "bn3"))
 
 
 def batches(data: Any, *names: str) -> dict[str, Batch]:
@@ -77,8 +99,9 @@ def weights(module: Any) -> list[Tensor]:
     return [p.detach().clone() for p in module.parameters()]
 
 
-def test_a_step_descends_the_four_losses_that_torchvision_computes(data: Any) -> None:
-    method, batch = built("detector", data), batches(data, "source")
+@EACH_NET
+def test_a_step_descends_the_four_losses_that_torchvision_computes(data: Any, net: dict[str, Any]) -> None:
+    method, batch = built("detector", data, net=net), batches(data, "source")
     found = losses(method, batch)
     total = sum(found.values())
     expected = torch.autograd.grad(total, [p for p in method.net.parameters() if p.requires_grad], allow_unused=True)
@@ -107,9 +130,12 @@ def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> d
         (guess.maps, method.propose(framed, guess), framed.image_sizes, "target", 0.0),
     ):
         chances = [dice(method.seed, "domains", name, method.at.step, i) for i in range(2)]
-        boxes = [b[torch.randperm(len(b), generator=c)[:8]] for b, c in zip(proposals, chances, strict=True)]
+        boxes = [
+            b[torch.randperm(len(b), generator=c)[: method.settings.net.regions]]
+            for b, c in zip(proposals, chances, strict=True)
+        ]
         vectors, counts = method.vectors(maps, boxes, sizes), [len(b) for b in boxes]
-        p = heads.image(maps["0"]).sigmoid()
+        p = torch.cat([heads.image(level).sigmoid().flatten(1) for level in maps.values()], 1)
         image.append(-(domain * p.log() + (1 - domain) * (1 - p).log()).mean())
         with method._dropping():
             q = heads.instance(vectors).sigmoid()
@@ -118,7 +144,7 @@ def domain_terms(method: Any, batch: dict[str, Batch], regions: Any = None) -> d
         consistency.append(torch.stack([(p[i].mean() - q[j]).abs() for j, i in enumerate(of)]).mean())
     return {
         "task": seen.classification + seen.regression,
-        "image": sum(image) / 2, "instance": sum(instance) / 2, "consistency": sum(consistency) / 2,
+        "image": sum(image) / len(image), "instance": sum(instance) / 2, "consistency": sum(consistency) / 2,
     }  # fmt: skip
 
 
@@ -161,24 +187,35 @@ def test_da_faster_reverses_two_terms_and_not_the_third(data: Any, off: str) -> 
         torch.testing.assert_close(step, 0.01 * gradient, rtol=2e-3, atol=2e-6)
 
 
-@pytest.mark.parametrize("smooth", ["classification", "all"])
-def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(data: Any, smooth: str) -> None:
-    rho = 0.3
-    method = built("da-faster", data, hidden=6, smooth=smooth, rho=rho)
+@pytest.mark.parametrize(
+    ("net", "smooth", "rho", "relative"),
+    [
+        (NET, "classification", 0.3, False),
+        (NET, "all", 0.3, False),
+        (NET, "all", 0.01, True),
+        *((net, "classification", 0.3, False) for net in LARGER.values()),
+    ],
+    ids=["classification", "all", "relative", *LARGER],
+)
+def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(
+    data: Any, net: dict[str, Any], smooth: str, rho: float, relative: bool
+) -> None:
+    method = built("da-faster", data, net=net, hidden=6, smooth=smooth, rho=rho, rho_relative=relative)
     sharpened(method)
     batch = batches(data, "source", "target")
     twin = copy.deepcopy(method)
-    net = [p for p in twin.net.parameters() if p.requires_grad]
+    own = [p for p in twin.net.parameters() if p.requires_grad]
     first = twin.forward(*twin.labelled(batch))
     task = first.classification + (first.regression if smooth == "all" else 0)
     up = [torch.zeros_like(p) if g is None else g for p, g in
-          zip(net, torch.autograd.grad(task, net, allow_unused=True), strict=True)]  # fmt: skip
+          zip(own, torch.autograd.grad(task, own, allow_unused=True), strict=True)]  # fmt: skip
     length = torch.stack([g.square().sum() for g in up]).sum().sqrt()
+    radius = rho * float(torch.stack([p.detach().square().sum() for p in own]).sum().sqrt()) if relative else rho
     with torch.no_grad():
-        for p, g in zip(net, up, strict=True):
-            p.add_(rho * g / length)
+        for p, g in zip(own, up, strict=True):
+            p.add_(radius * g / length)
     terms = domain_terms(twin, batch, first.regions)
-    there = {key: torch.autograd.grad(value, net, retain_graph=True, allow_unused=True) for key, value in terms.items()}
+    there = {key: torch.autograd.grad(value, own, retain_graph=True, allow_unused=True) for key, value in terms.items()}
     before = weights(method.net)
     said = method.update(batch)
     assert float(said["instance"]) == pytest.approx(float(terms["instance"]), rel=1e-3)
@@ -213,8 +250,9 @@ def test_optional_objects_are_not_trained_on(data: Any) -> None:
     assert [len(found.labels) for found in objects] == [0, 0]
 
 
-def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any) -> None:
-    given = {"optim": {**OPTIM, "ema": 0.9}, "weight": 2.0, "start": 0.0, "views": "weak"}
+@EACH_NET
+def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any, net: dict[str, Any]) -> None:
+    given = {"net": net, "optim": {**OPTIM, "ema": 0.9}, "weight": 2.0, "start": 0.0, "views": "weak"}
     batch = batches(data, "source", "target")
     with torch.no_grad():
         found = built("mean-teacher", data, **given).player.average.eval()(batch["target"].x)

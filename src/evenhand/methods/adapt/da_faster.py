@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from evenhand import parallel
@@ -24,7 +24,7 @@ from evenhand.data.stream import Streams
 from evenhand.methods.adapt.detector import Detector, DetectorTable, Pass, Scalars
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import reverse_gradient
-from evenhand.pieces.sam import SAM
+from evenhand.pieces.sam import SAM, relative_radius
 from evenhand.randomness import dice, mix, reseed
 
 
@@ -39,6 +39,16 @@ class DAFasterSettings(DetectorTable):
     hidden: int = Field(1024, gt=0, description="width of the regions' domain classifier; the maps' has half of it")
     smooth: Literal["none", "classification", "all"] = Field("none", description="SDAT: which task losses SAM acts on")
     rho: float = Field(0.15, ge=0, description="SDAT's radius")
+    rho_relative: bool = Field(False, description="rho is a share of the weight norm")
+
+    @model_validator(mode="after")
+    def _nothing_smoothed(self) -> DAFasterSettings:
+        for key in ("rho", "rho_relative"):
+            if self.smooth == "none" and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} has no effect with smooth = 'none': set smooth = 'classification', or leave it out"
+                )
+        return self
 
 
 class ImageHead(nn.Module):
@@ -97,6 +107,8 @@ class DAFaster(Detector):
     def schedule(self, at: Progress) -> None:
         super().schedule(at)
         self.settings.optim.apply(self.adversary, at)
+        if self.settings.rho_relative:
+            self.sam.rho = relative_radius(self.player.parameters, self.settings.rho)
 
     def update(self, batch: dict[str, Batch]) -> Scalars:
         images, objects = self.labelled(batch)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from evenhand import parallel
@@ -30,6 +30,10 @@ from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 Scalars = dict[str, Tensor]
+OF_OTHERS = (
+    "rho", "rho_relative", "rho_milestones", "rho_values", "rho_last", "freeze_bn", "accumulate", "clip_apart",
+    "betas", "eps", "sigma", "lpf_gamma", "lpf_parts",
+)  # fmt: skip
 
 
 class DetectorNet(Started):
@@ -73,6 +77,14 @@ class DetectorOptim(Optim):
     precision: Literal["float32", "bfloat16"] = Field("float32", description="autocast type of backbone and box head")
     channels_last: bool = Field(True, description="memory layout; faster convolutions nearly everywhere")
 
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> DetectorOptim:
+        for key in OF_OTHERS:
+            if getattr(self, key) != Optim.model_fields[key].default:
+                where = ", whose radius is method.rho of da-faster" if key.startswith("rho") else ""
+                raise ValueError(f"{key} has no effect on a detector{where}; leave it out")
+        return self
+
 
 class DetectorTable(Settings):
     """What the [method] tables of detectors have in common."""
@@ -81,6 +93,15 @@ class DetectorTable(Settings):
     net: DetectorNet = DetectorNet()
     optim: DetectorOptim = DetectorOptim()
     views: Literal["weak", "strong"] = Field("weak", description="of labelled images: data.augment or data.strong")
+
+    @model_validator(mode="after")
+    def _parts_that_are_there(self) -> DetectorTable:
+        kind, pyramid = self.net.name.partition("-")[2], DetectorNet.model_fields["pyramid"].default
+        if kind != "fpn" and self.net.pyramid != pyramid:
+            raise ValueError(f"net.pyramid has no effect on '{self.net.name}', which has none; leave it out")
+        if kind == "c4" and self.net.head:
+            raise ValueError(f"net.head has no effect on '{self.net.name}', whose head is the last stage; set it to 0")
+        return self
 
 
 class DetectorSettings(DetectorTable):
@@ -125,6 +146,16 @@ class Detector(Finder):
 
     table: Any = DetectorSettings
     player: Player
+
+    @staticmethod
+    def check_start(settings: Any) -> None:
+        net = settings.net
+        body, _, kind = net.name.partition("-")
+        if kind and not net.weights:
+            raise UserError(
+                f"'{net.name}' without weights keeps a random stem and norms that do nothing: "
+                f"--set method.net.weights={body}.pth, torchvision's ImageNet file (docs/detection.md)"
+            )
 
     def __init__(self, settings: Any, data: Data, *, seed: int, device: torch.device) -> None:
         s = settings

@@ -34,7 +34,12 @@ class MeanTeacherSettings(DetectorTable):
     name: Literal["mean-teacher"] = "mean-teacher"
     optim: TeacherOptim = TeacherOptim()
     views: Literal["weak", "strong"] = Field("strong", description="of labelled images: data.augment or data.strong")
-    threshold: float = Field(0.7, ge=0, le=1, description="score above which a box of the teacher's is believed")
+    threshold: float = Field(
+        0.7,
+        ge=0.05,
+        le=1,
+        description="score from which a box of the teacher's is believed; detectors tell none below 0.05",
+    )
     weight: float = Field(1.0, ge=0, description="of the loss on the target")
     start: float = Field(0.2, ge=0, lt=1, description="share of the run that sees the source alone")
 
