@@ -62,7 +62,7 @@ def test_small_recipes_have_the_rows_of_the_docs(name: str) -> None:
     known = load_recipe(name).variants
     assert {"source-only", "da-faster", "sdat", "sdat-all", "mean-teacher"} <= known.keys()
     both: list[Any] = [load_recipe(f"{name}:{variant}").method for variant in ("sdat", "sdat-all")]
-    assert [(m.smooth, m.rho, m.hidden) for m in both] == [("classification", 0.02, 256), ("all", 0.02, 256)]
+    assert [(m.smooth, m.rho, m.hidden) for m in both] == [("classification", 0.005, 256), ("all", 0.005, 256)]
 
 
 @pytest.mark.usefixtures("tv")
