@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.optim import Adam as TorchAdam
 
 from evenhand import parallel
 from evenhand.data.prepared import Data
@@ -75,10 +73,7 @@ class LazyAdam(Adam):
 
     def lazy_player(self, net: nn.Module, every: int, ema: float | None = None) -> Player:
         """lr q and betas^q with ``q = every / (every + 1)``: as far in ``every + 1`` steps as else in ``every``."""
-        q = every / (every + 1)
-        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        adam = TorchAdam(net.parameters(), self.lr * q, (self.beta1**q, self.beta2**q), self.eps, fused=True)
-        return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
+        return self.player(net, ema, pace=every / (every + 1))
 
 
 class TwinsSettings(Settings):

@@ -67,9 +67,11 @@ class Adam(Settings):
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
 
-    def player(self, net: nn.Module, ema: float | None = None) -> Player:
+    def player(self, net: nn.Module, ema: float | None = None, *, pace: float = 1.0) -> Player:
+        """pace q: steps of lr q with betas^q, so that 1 / q of them go as far as one."""
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        adam = torch.optim.Adam(net.parameters(), self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        betas = self.beta1**pace, self.beta2**pace
+        adam = torch.optim.Adam(net.parameters(), self.lr * pace, betas, self.eps, fused=True)
         return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
 
 
