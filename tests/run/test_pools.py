@@ -14,9 +14,11 @@ from PIL import Image
 from evenhand import cli
 from evenhand.data.labels import Answer, write_answers
 from evenhand.data.picks import read_facts
+from evenhand.data.sources.formats import read
 from evenhand.errors import UserError
 from evenhand.label.picks import read_picks, shown
 from evenhand.label.serving import closing
+from evenhand.run.labelled import write_data
 from evenhand.run.opening import open_run
 from evenhand.run.recipe import validate
 from evenhand.run.selecting import select
@@ -143,3 +145,57 @@ def test_labels_of_a_pool_train_as_the_page_says(photos: Path, tmp_path: Path, m
     counts = {name: open_run(photos / name).model.facts.counts for name in ("run", "run-labelled")}
     assert counts == {"run": [6, 6], "run-labelled": [6, 9]}
     select(photos / "run-labelled", None, 1, tmp_path / "next.csv", by="entropy", labels=labels)  # which it has learnt
+
+
+def test_a_first_model_is_trained_on_the_answers_of_a_cold_start(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its closing line up to the training: the whole pool, those with an answer labelled, without those of no class."""
+    pictures(tmp_path / "new photos" / "deep", 6, seed=12)
+    rows = select(None, tmp_path / "new photos", 4, tmp_path / "picks.csv", embed="pixels")
+    labels, table = tmp_path / "labels.csv", tmp_path / "labelled.csv"
+    said = ("bee", "ant", "#none", "")
+    write_answers(labels, [Answer(row.name, label) for row, label in zip(rows, said, strict=True)])
+    first, then = closing(tmp_path / "picks.csv", labels).partition("train a first model with them: ")[2].split(" && ")
+    assert shlex.split(then) == ["evenhand", "train", str(table)]
+    monkeypatch.setattr(sys, "argv", shlex.split(first))
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    data = read(table)
+    known, unknown = data["train"], data["unlabelled"]
+    assert {known.samples.name(row): known.classes[k] for row, k in enumerate(known.labels.tolist())} == {
+        f"new photos/{rows[0].name}": "bee", f"new photos/{rows[1].name}": "ant",
+    }  # fmt: skip
+    assert len(unknown) == 3
+    assert f"new photos/{rows[3].name}" in {unknown.samples.name(row) for row in range(3)}
+
+
+def test_texts_and_their_answers_become_one_table(tmp_path: Path) -> None:
+    (tmp_path / "pool.csv").write_text('text\n"a long film, a good one"\na short film\nno film\n')
+    rows = select(None, tmp_path / "pool.csv", 2, tmp_path / "picks.csv", by="random")
+    write_answers(tmp_path / "labels.csv", [Answer(row.name, "yes") for row in rows])
+    assert write_data(tmp_path / "labels.csv", tmp_path / "pool.csv", tmp_path / "out.csv") == (2, 1)
+    known = read(tmp_path / "out.csv")["train"].samples
+    assert {known.text(0), known.text(1)} == {row.text for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("answers", "out", "told"),
+    [
+        ([Answer("7.png", "bee")], "out.csv", "labels samples that .* does not have: 7.png"),
+        ([Answer("0.png", "#none"), Answer("1.png", "")], "out.csv", "gives no sample of .* a class"),
+        ([Answer("0.png", "bee")], "labels.csv", "exists already: give another name"),
+        ([Answer("0.png", "bee")], "out.txt", "is no .csv: give another name"),
+    ],
+)
+def test_answers_that_make_no_data_are_named(tmp_path: Path, answers: list[Answer], out: str, told: str) -> None:
+    pictures(tmp_path / "new", 2)
+    write_answers(tmp_path / "labels.csv", answers)
+    with pytest.raises(UserError, match=told):
+        write_data(tmp_path / "labels.csv", tmp_path / "new", tmp_path / out)
+
+
+def test_vectors_take_their_labels_in_their_own_table(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pool.npz", x_unlabelled=np.zeros((3, 2), np.float32))
+    write_answers(tmp_path / "labels.csv", [Answer("unlabelled/0", "bee")])
+    with pytest.raises(UserError, match="neither files nor texts"):
+        write_data(tmp_path / "labels.csv", tmp_path / "pool.npz", tmp_path / "out.csv")

@@ -109,6 +109,19 @@ def import_(
     print(f"{out}: {total} labels, {new} new")
 
 
+@labels_app.command("data")
+def data(
+    labels: Annotated[Path, typer.Argument(help="labels.csv")],
+    pool: Annotated[Path, typer.Argument(help="The pool whose samples it names: a folder, or a table of texts.")],
+    out: Annotated[Path, typer.Argument(help="CSV to write.")] = Path("labelled.csv"),
+) -> None:
+    """A pool and its answers -> a CSV that evenhand train reads; what has no label is unlabelled there."""
+    from evenhand.run.labelled import write_data
+
+    known, left = write_data(labels, pool, out)
+    print(f"{out}: {known} labelled, {left} not   {shlex.join(['evenhand', 'train', str(out)])}")
+
+
 def cycles(
     name: RecipeName,
     set_: Set = None,

@@ -78,18 +78,17 @@ def serve(
 
 
 def closing(picks: Path, out: Path) -> str:
-    """How a run is trained again with the answers, where ``select`` could tell."""
+    """How to train with the answers: the run again, where ``select`` could tell; after a cold start a first model."""
     about = read_facts(picks)
-    if not isinstance(about.get("train_with"), list):
-        return ""
-    told = [f"data.labels={out}", *about["train_with"], f"run.folder={about['run']}-labelled"]
-    words = [
-        "evenhand",
-        "train",
-        str(Path(about["run"]) / "recipe.toml"),
-        *(f"--set {shlex.quote(one)}" for one in told),
-    ]
-    return f"\ntrain with them: {' '.join(words)}"
+    if isinstance(about.get("train_with"), list):
+        told = [f"data.labels={out}", *about["train_with"], f"run.folder={about['run']}-labelled"]
+        words = ["evenhand", "train", str(Path(about["run"]) / "recipe.toml")]
+        return f"\ntrain with them: {shlex.join([*words, *(word for one in told for word in ('--set', one))])}"
+    if about.get("run") == "" and about.get("pool"):
+        table = str(out.with_name("labelled.csv"))
+        first = shlex.join(["evenhand", "labels", "data", str(out), str(about["pool"]), table])
+        return f"\ntrain a first model with them: {first} && {shlex.join(['evenhand', 'train', table])}"
+    return ""
 
 
 def _spare_foreign(out: Path, journal: Journal) -> None:

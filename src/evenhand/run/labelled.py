@@ -1,12 +1,18 @@
-"""Answers from elsewhere become rows of ``labels.csv``, checked before anything is written."""
+"""Answers from elsewhere become rows of ``labels.csv``, and a pool with its answers data to train on; all is checked
+before anything is written."""
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 from pathlib import Path
 
+from evenhand import atomic
 from evenhand.data.exchange import import_answers
-from evenhand.data.labels import Answer, agreed, check_classes, read_answers, write_answers
+from evenhand.data.labels import NONE, Answer, agreed, check_classes, read_answers, write_answers
 from evenhand.data.picks import read_facts, read_picks
+from evenhand.data.pool import read_pool
 from evenhand.data.sources.paths import few
 from evenhand.errors import UserError
 
@@ -39,3 +45,31 @@ def take_answers(answers: Path, out: Path, picks: Path | None = None) -> tuple[i
     write_answers(out, both)
     total = len(kept | said)
     return total, total - len(kept)
+
+
+def write_data(labels: Path, pool: Path, out: Path) -> tuple[int, int]:
+    """A CSV of a whole pool to train a first model on; returns how many of its samples have a label, and how many none.
+
+    Those are its unlabelled part; samples that are none of the classes are left out.
+    """
+    if out.suffix != ".csv" or out.exists():
+        raise UserError(f"'{out}' {'exists already' if out.exists() else 'is no .csv'}: give another name")
+    found, said = read_pool(pool), agreed(read_answers(labels), labels)
+    kind, names = found.source.kind, found.names
+    if kind == "vectors" or (kind == "images" and found.source.path(0) is None):
+        raise UserError(f"'{pool}' has neither files nor texts: write the labels into it as its own column or y")
+    if unknown := said.keys() - set(names):
+        raise UserError(f"'{labels}' labels samples that '{pool}' does not have: {few(unknown)}; name their pool")
+    kept = [(row, said.get(name, "")) for row, name in enumerate(names) if said.get(name) != NONE]
+    known = sum(bool(label) for _, label in kept)
+    if not known:
+        raise UserError(f"'{labels}' gives no sample of '{pool}' a class: label some")
+    table = io.StringIO()
+    lines = csv.writer(table, lineterminator="\n")
+    lines.writerow(("text" if kind == "texts" else "path", "label", "split"))
+    for row, label in kept:
+        file = found.source.path(row)
+        content = found.source.text(row) if file is None else Path(os.path.relpath(file, out.parent)).as_posix()
+        lines.writerow((content, label, "train" if label else "unlabelled"))
+    atomic.write(out, table.getvalue())
+    return known, len(kept) - known
