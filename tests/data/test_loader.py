@@ -20,7 +20,7 @@ from evenhand.data.samplers import Shuffled, Weighted, sample_weights
 from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Stream
 from evenhand.data.views.images import build
-from evenhand.data.views.view import OfSamples
+from evenhand.data.views.view import OfSamples, View
 from evenhand.randomness import mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
@@ -211,7 +211,27 @@ def test_trap_13_processes_share_the_joint_batch(
     for whole, left, right in zip(joint, *parts, strict=True):
         assert torch.equal(whole.indices, torch.cat([left.indices, right.indices]))
         assert torch.equal(whole.y, torch.cat([left.y, right.y]))
-        assert not torch.equal(left.x, right.x)
+
+
+BOXES = build(["resized-crop"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "view"), [("memory", AUGMENT), ("files", plain), ("files", BOXES)], ids=["views", "frames", "boxes"]
+)
+def test_trap_13_processes_see_one_sample_differently(
+    kind: str, view: View, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both draw the first sample alone, so that only what is done to it can tell them apart."""
+    stream: Stream = request.getfixturevalue(kind)
+    feed = Feed("labelled", 8, (view,), weights=torch.eye(len(stream))[0])
+    seen = []
+    for rank in range(2):
+        monkeypatch.setattr(parallel, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(parallel, "world", lambda: 2)
+        seen.append(load(stream, feed, 0, 1)[0])
+    assert torch.equal(seen[0].indices, seen[1].indices)
+    assert not torch.equal(seen[0].x, seen[1].x)
 
 
 def test_samplers_are_those_of_the_stream(memory: Stream) -> None:

@@ -137,6 +137,15 @@ def test_trap_16_held_out_splits_are_seen_clean() -> None:
     assert not torch.equal(*batch.views)
 
 
+def test_every_view_has_its_own_steps() -> None:
+    """Where the second is the strong one, only it loses a square; where nothing is asked for, nothing is done."""
+    data = shapes(augment=[], strong=["cutout"])
+    x = data.streams["labelled"].fetch(torch.arange(8))
+    weak, strong, clean = (v(x, torch.Generator()) for v in (data.train_view, data.strong_view, data.eval_view))
+    assert torch.equal(weak, clean)
+    assert not torch.equal(strong, clean)
+
+
 def test_statistics_are_those_of_the_training_images() -> None:
     data = shapes(val_per_class=5)
     images = data.streams["labelled"].fetch(torch.arange(sum(data.counts))).double() / 255

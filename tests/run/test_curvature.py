@@ -27,13 +27,13 @@ def trained(folder: Path, method: dict[str, Any], data: dict[str, Any] = SHAPES,
     return open_run(train(validate({"data": data, "method": method, "run": run, "needs": needs}, "test")))
 
 
-def literal(run: OpenRun, rows: torch.Tensor) -> tuple[float, float]:
+def literal(run: OpenRun, rows: torch.Tensor, scale: float = 1) -> tuple[float, float]:
     """Loss and gradient norm of the judged network over all of its weights."""
     method: Any = run.method
     stream = run.data().labelled
     assert stream.labels is not None
     net = copy.deepcopy(method.network()).requires_grad_(True)
-    loss = cross_entropy(net(method.data.see(stream.fetch(rows))), stream.labels[rows])
+    loss = cross_entropy(scale * net(method.data.see(stream.fetch(rows))), stream.labels[rows])
     loss.backward()
     return loss.item(), float(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]).norm())
 
@@ -44,10 +44,10 @@ def rows_of(run: OpenRun, label: int) -> torch.Tensor:
     return (labels == label).nonzero()[:, 0]
 
 
-def check(run: OpenRun, label: int = 0) -> None:
+def check(run: OpenRun, label: int = 0, scale: float = 1) -> None:
     name = run.method.data.classes[label]
     found = of_run(run, run.data(), [name], steps=2)[name]
-    assert (found.loss, found.gradient_norm) == pytest.approx(literal(run, rows_of(run, label)), rel=1e-4)
+    assert (found.loss, found.gradient_norm) == pytest.approx(literal(run, rows_of(run, label), scale), rel=1e-4)
 
 
 @pytest.mark.parametrize("method", [{"name": "classifier", "batch": 8, "net": NET, "optim": {"ema": 0.9}}, CSST])
@@ -58,6 +58,10 @@ def test_a_run_with_an_average(tmp_path: Path, method: dict[str, Any], capsys: p
     assert "trace: an estimate from one random probe" in capsys.readouterr().out
     judged: Any = run.method
     assert not any(p.requires_grad for p in judged.network().parameters())
+
+
+def test_ldams_logits_are_cosines_and_scaled_as_in_training(tmp_path: Path) -> None:
+    check(trained(tmp_path / "run", {"name": "classifier", "batch": 8, "net": NET, "loss": "ldam"}), scale=30)
 
 
 def test_a_second_stage_on_csst_counts_the_frozen_weights_too(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from evenhand.errors import UserError
 from evenhand.run import train
+from evenhand.run.needs import needed_recipe
 from evenhand.run.recipe import Recipe, load_recipe
 
 Make = Callable[..., Recipe]
@@ -59,3 +60,12 @@ def test_what_a_failed_attempt_needed_is_not_used_for_another(
     (tmp_path / "second" / "last.pt").unlink()
     train(second(kept))  # the copy itself
     assert load_recipe(kept).method.net.width == 2
+
+
+def test_an_annotator_learns_from_all_of_every_class_and_is_the_same_for_all_seeds() -> None:
+    runs = [load_recipe("cbgan-fashion", [f"run.seed={seed}"]) for seed in (3, 4)]
+    judges = [needed_recipe("annotator", run.needs["annotator"], run) for run in runs]
+    assert [(one.data.imbalance, one.data.n_max, one.run.seed) for one in judges] == [(1.0, None, 0)] * 2
+    assert judges[0].run.folder == judges[1].run.folder
+    others = [needed_recipe("classifier", run.needs["classifier"], run) for run in runs]
+    assert [(one.data.imbalance, one.data.n_max, one.run.seed) for one in others] == [(100, 2000, 3), (100, 2000, 4)]

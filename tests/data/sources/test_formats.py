@@ -5,6 +5,7 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -222,3 +223,22 @@ def test_a_short_table_leaves_other_readers_their_long_fields(tmp_path: Path) ->
     tree(tmp_path, "img/1.png")
     read(table(tmp_path, "path,label\nimg/1.png,a\n"))
     assert csv.field_size_limit() >= before
+
+
+@pytest.mark.parametrize("kind", ["images", "texts", "numbers", "arrays"])
+def test_labels_of_the_unlabelled_split_are_not_read(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / ("data.npz" if kind == "arrays" else "data.csv")
+    splits = ("train", "train", "unlabelled", "unlabelled")
+    if kind == "arrays":
+        x, y = np.zeros((2, 8, 8), np.uint8), np.array([0, 1])
+        np.savez(place, x_train=x, y_train=y, x_unlabelled=x, y_unlabelled=y)
+    else:
+        what, head = {"images": ("{}.png", "path"), "texts": ("text {}", "text"), "numbers": ("{}", "height")}[kind]
+        rows = [f"{what.format(i)},{'ab'[i % 2]},{split}\n" for i, split in enumerate(splits)]
+        place.write_text(f"{head},label,split\n{''.join(rows)}")
+        for i in range(4 * (kind == "images")):
+            save(tmp_path / f"{i}.png", value=i)
+    found = read(place)
+    assert {name: len(stream) for name, stream in found.items()} == {"train": 2, "unlabelled": 2}
+    assert found["train"].labels is not None
+    assert found["unlabelled"].labels is None
