@@ -62,6 +62,7 @@ class Symbols:
     smoothing: float = 0.0
     vat: float = 0.0
     epsilon: float = 15.0
+    xi: float | None = None
     smooth: str = "none"
     adv_at: str = "perturbed"
     rho: float = 0.0
@@ -77,7 +78,7 @@ class Symbols:
             **{key: getattr(self, key) for key in (*keys, "backbone_factor")},
             "batch": 16, "net": {"name": "small-cnn", "width": 4}, "bottleneck": 8, "discriminator": {"hidden": 16},
             "head_hidden": 16 if self.adversary == "mdd" else 0, "reversal": {"steps": 4, "high": self.high},
-            "vat": {"weight": self.vat, "epsilon": self.epsilon}, "optim": self.optim.tree(),
+            "vat": {"weight": self.vat, "epsilon": self.epsilon, "xi": self.xi}, "optim": self.optim.tree(),
             **({} if self.optim_d is None else {"optim_d": self.optim_d.tree()}),
         }  # fmt: skip
         cls: Any = DomainAdversarial
@@ -154,7 +155,7 @@ class Literal:
         p = self.net(x).softmax(1).detach()
         start = torch.randn(x.shape, generator=dice(0, "vat", step, 0)).to(x)
         d = torch.stack([each / each.norm() for each in start])
-        short = (1e-3 * math.sqrt(x[0].numel()) * d).requires_grad_()
+        short = ((self.s.xi or 1e-3 * math.sqrt(x[0].numel())) * d).requires_grad_()
         (g,) = torch.autograd.grad((p * (p.log() - self.net(x + short).log_softmax(1))).sum(), short)
         r = torch.stack([self.s.epsilon * each / each.norm() for each in g])
         return (p * (p.log() - self.net(x + r).log_softmax(1))).sum(1).mean()
@@ -302,6 +303,7 @@ CASES: dict[str, Case] = {
     "temperature": ({"mcc": 1.0, "temperature": 1.2}, [{"temperature": 2.5}, {"temperature": 1.0}]),
     "smoothing": ({"smoothing": 0.2}, [{"smoothing": 0.0}, {"smoothing": 0.18}]),
     "vat": ({"vat": 0.5, "epsilon": 2.0}, [{"vat": 0.0}, {"vat": 1.0}, {"epsilon": 15.0}]),
+    "vat-xi": ({"vat": 0.5, "epsilon": 2.0, "xi": 3.0}, [{"xi": None}]),
     # where the gradients are taken
     "sdat": ({"smooth": "sdat", "rho": 0.3}, [{"rho": 0.0}, {"rho": 0.02}]),
     "sdat-dann": ({"smooth": "sdat", "rho": 0.3, "adversary": "dann"}, [{"rho": 0.0}, {"smooth": "all"}]),

@@ -59,6 +59,7 @@ class Symbols:
     labelled: float = 0.7
     target: float = 0.4
     epsilon: float = 2.0
+    xi: float | None = None
     lr: float = 0.05
     momentum: float = 0.9
     decay: float = 0.01
@@ -77,7 +78,7 @@ class Symbols:
     def tree(self) -> dict[str, Any]:
         return {
             "hidden": 16, "domain_weight": self.domain, "labelled_vat": self.labelled, "target_weight": self.target,
-            "vat": {"epsilon": self.epsilon}, "backbone_factor": self.backbone,
+            "vat": {"epsilon": self.epsilon, "xi": self.xi}, "backbone_factor": self.backbone,
             "optim": {
                 "name": "adam" if self.adam else "sgd", "lr": self.lr, "momentum": self.momentum,
                 "weight_decay": self.decay, "clip": self.clip,
@@ -130,7 +131,7 @@ class Literal:
         p = self.net(x).softmax(1).detach()
         start = torch.randn(x.shape, generator=dice(0, "vat", purpose, at)).to(x)
         d = torch.stack([each / each.norm() for each in start])
-        short = (1e-3 * math.sqrt(x[0].numel()) * d).requires_grad_()
+        short = ((self.s.xi or 1e-3 * math.sqrt(x[0].numel())) * d).requires_grad_()
         (slope,) = torch.autograd.grad((p * (p.log() - self.net(x + short).log_softmax(1))).sum(), short)
         r = torch.stack([self.s.epsilon * each / each.norm() for each in slope])
         loss = (p * (p.log() - self.net(x + r).log_softmax(1))).sum(1).mean()
@@ -192,6 +193,7 @@ CASES: dict[str, tuple[Symbols, list[dict[str, Any]]]] = {
     "dann decay": (Symbols(inverse=True), [{"inverse": False}]),
     "no domain": (Symbols(domain=0.0), [{"domain": 0.1}]),
     "no vat": (Symbols(labelled=0.0), [{"labelled": 0.1}]),
+    "far probe": (Symbols(xi=3.0), [{"xi": None}]),
     "no target": (Symbols(target=0.0), [{"target": 0.1}]),
     "vada": (Symbols(adam=True, lr=0.003, ema=0.7, clip=0.0, decay=0.0), [
         {"adam": False}, {"ema": 0.5}, {"clip": 0.3, "decay": 0.01}
