@@ -1,0 +1,77 @@
+"""What plots show under a class's name is that class's, whatever the order of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evenhand.report.charts import class_plots
+from evenhand.report.classify import RECALL
+
+NAMES, COUNTS = ["ant", "bee", "cat"], [1, 100, 10]
+CLASSES = (NAMES, COUNTS, {"head": [1], "mid": [2], "tail": [0]})
+VALUES = {"ant": 0.1, "bee": 0.7, "cat": 0.2}
+Painted = tuple[Axes, dict[str, str]]
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> list[Painted]:
+    """Axes and hover texts of every plot, as they were handed over to be written."""
+    found: list[Painted] = []
+
+    def draw(_: float, __: float, ___: str, paint: Callable[[Figure], None], tips: dict[str, str]) -> str:
+        figure = Figure()
+        paint(figure)
+        found.append((figure.axes[0], tips))
+        return ""
+
+    monkeypatch.setattr(class_plots, "draw", draw)
+    return found
+
+
+def named(axes: Axes) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def marked(axes: Axes) -> dict[str, Any]:
+    """Lines and bars by their ids."""
+    return {str(artist.get_gid()): artist for artist in (*axes.lines, *axes.patches) if artist.get_gid()}
+
+
+def test_counts_stand_at_their_names(painted: list[Painted]) -> None:
+    class_plots.plot_counts(CLASSES)
+    ((axes, tips),) = painted
+    assert named(axes) == ["bee", "cat", "ant"]
+    bars = {k: marked(axes)[f"bar{k}"] for k in range(3)}
+    assert [bars[k].get_height() for k in range(3)] == COUNTS
+    assert [named(axes)[round(bars[k].get_x() + bars[k].get_width() / 2)] for k in range(3)] == NAMES
+    assert tips == {f"bar{k}": f"{NAMES[k]}: {COUNTS[k]} training samples" for k in range(3)}
+
+
+def test_scores_stand_at_their_names(painted: list[Painted]) -> None:
+    class_plots.plot_scores(CLASSES, RECALL, {"ce": [list(VALUES.values())]}, ranges={"ce": [(1, 2, 3), None, None]})
+    ((axes, tips),) = painted
+    assert named(axes) == ["bee", "cat", "ant"]
+    for k, (name, value) in enumerate(VALUES.items()):
+        dot = marked(axes)[f"dot0-{k}"]
+        assert (named(axes)[round(dot.get_xdata()[0])], dot.get_ydata()[0]) == (name, pytest.approx(100 * value))
+        assert tips[f"dot0-{k}"].startswith(f"{name}, ce: recall {100 * value:.1f} %")
+    (span,) = [line for line in axes.lines if list(line.get_ydata()) == [1, 3]]
+    assert named(axes)[round(span.get_xdata()[0])] == "ant"
+
+
+def test_shares_stand_at_their_names_above_those_of_training(painted: list[Painted]) -> None:
+    class_plots.plot_shares(CLASSES, {"gan": [list(VALUES.values())]})
+    ((axes, tips),) = painted
+    assert named(axes) == ["bee", "cat", "ant"]
+    for k, (name, value) in enumerate(VALUES.items()):
+        bar = marked(axes)[f"bar0-{k}"]
+        place = round(bar.get_x() + bar.get_width() / 2)
+        assert (named(axes)[place], bar.get_height()) == (name, pytest.approx(100 * value))
+        assert tips[f"bar0-{k}"].startswith(f"{name}, gan: {100 * value:.1f} %")
+    trained = axes.lines[-1].get_ydata()
+    assert list(trained) == pytest.approx([100 * count / 111 for count in (100, 10, 1)])
