@@ -103,6 +103,16 @@ def test_precision_recall_f1_n_and_interval_of_each_class(tmp_path: Path) -> Non
     assert doubted == [[], [], ["2", "34–100", "3", "21–94"], ["3", "0–56", "0"]]
 
 
+def test_methods_side_by_side_have_each_classs_own_n(tmp_path: Path) -> None:
+    groups = group_runs([load_run(make_run(tmp_path, "ce")), load_run(make_run(tmp_path, "la", method='loss = "la"'))])
+    table = terminal_table(groups)
+    assert table.columns[3] == "n (test)"
+    assert [row[:4] for row in text(table)] == [
+        ["cat", "head", "1,000", "10"], ["dog", "mid", "100", "20"], ["lynx", "tail", "10", "2"],
+        ["eel", "tail", "5", "3"],
+    ]  # fmt: skip
+
+
 def test_the_page_draws_two_of_two_as_an_interval(tmp_path: Path) -> None:
     page = render([load_run(make_run(tmp_path, "ce"))])
     row = re.search(r'<tr><th scope="row" title="lynx">lynx</th>.*?</tr>', page, re.S)
