@@ -21,7 +21,7 @@ from evenhand.report import examples, terminal
 from evenhand.report.advice import of_classifier, of_generator
 from evenhand.report.charts.class_plots import plot_scores
 from evenhand.report.charts.plots import plot_curves
-from evenhand.report.classify import terminal_table
+from evenhand.report.classify import calibration_section, terminal_table
 from evenhand.report.page import render
 from evenhand.report.reading import load_run
 from evenhand.report.records import apart, group_runs
@@ -111,6 +111,22 @@ def test_methods_side_by_side_have_each_classs_own_n(tmp_path: Path) -> None:
         ["cat", "head", "1,000", "10"], ["dog", "mid", "100", "20"], ["lynx", "tail", "10", "2"],
         ["eel", "tail", "5", "3"],
     ]  # fmt: skip
+
+
+def test_seeds_share_the_reliability_by_their_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three samples that were right and one that was wrong are three in four, not one in two."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr("evenhand.report.charts.plots.plot_reliability", lambda s, _: seen.update(s) or "")
+    bins = [
+        {"confidence": [0.8, None], "accuracy": [1.0, None], "count": [3, 0]},
+        {"confidence": [0.4, 0.9], "accuracy": [0.0, 0.5], "count": [1, 2]},
+    ]
+    runs = [make_run(tmp_path, f"ce-{s}", seed=s, reliability=b) for s, b in enumerate(bins)]
+    calibration_section([group(*runs)], {})
+    (pooled,) = seen.values()
+    assert {key: list(value) for key, value in pooled.items()} == {
+        "count": [4, 2], "confidence": pytest.approx([0.7, 0.9]), "accuracy": pytest.approx([0.75, 0.5])
+    }  # fmt: skip
 
 
 def test_the_page_draws_two_of_two_as_an_interval(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
-"""What plots show under a class's name is that class's, whatever the order of classes."""
+"""Plots show what they are given: under a class's name what is that class's, whatever the order of classes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evenhand.report.charts import class_plots
+from evenhand.report.charts import class_plots, plots
 from evenhand.report.classify import RECALL
+from evenhand.report.confusions import _matrix
 
 NAMES, COUNTS = ["ant", "bee", "cat"], [1, 100, 10]
 CLASSES = (NAMES, COUNTS, {"head": [1], "mid": [2], "tail": [0]})
@@ -23,13 +25,14 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> list[Painted]:
     """Axes and hover texts of every plot, as they were handed over to be written."""
     found: list[Painted] = []
 
-    def draw(_: float, __: float, ___: str, paint: Callable[[Figure], None], tips: dict[str, str]) -> str:
+    def draw(_: float, __: float, ___: str, paint: Callable[[Figure], None], tips: Any = None) -> str:
         figure = Figure()
         paint(figure)
-        found.append((figure.axes[0], tips))
+        found.append((figure.axes[0], tips or {}))
         return ""
 
-    monkeypatch.setattr(class_plots, "draw", draw)
+    for room in (class_plots, plots):
+        monkeypatch.setattr(room, "draw", draw)
     return found
 
 
@@ -75,3 +78,27 @@ def test_shares_stand_at_their_names_above_those_of_training(painted: list[Paint
         assert tips[f"bar0-{k}"].startswith(f"{name}, gan: {100 * value:.1f} %")
     trained = axes.lines[-1].get_ydata()
     assert list(trained) == pytest.approx([100 * count / 111 for count in (100, 10, 1)])
+
+
+def test_confusions_have_the_truth_down_and_the_prediction_across(painted: list[Painted]) -> None:
+    plots.plot_confusion([[6, 2, 0], [0, 4, 0], [0, 0, 0]], NAMES)
+    ((axes, _),) = painted
+    written = {(text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts}
+    assert written == {(0, 0): "75", (0, 1): "25", (1, 1): "100"}
+
+
+def test_a_matrixs_shades_are_shares_of_the_true_class() -> None:
+    rows = _matrix(np.array([[6, 2, 0], [0, 4, 0], [0, 0, 0]]), [1, 2, 0], NAMES, {})
+    assert [(row["name"], row["n"]) for row in rows] == [("bee", 4), ("cat", 0), ("ant", 8)]
+    assert [cell["share"] for cell in rows[2]["cells"]] == [f"{100 * 0.25**0.7:.0f}", "0", f"{100 * 0.75**0.7:.0f}"]
+    assert [cell["dark"] for cell in rows[2]["cells"]] == [False, False, True]
+
+
+def test_reliability_is_accuracy_over_confidence(painted: list[Painted]) -> None:
+    plots.plot_reliability({"ce": {"confidence": [0.2, None, 0.9], "accuracy": [0.1, None, 0.6], "count": [1, 0, 3]}})
+    ((axes, _),) = painted
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("confidence (%)", "accuracy (%)")
+    line = axes.lines[-1]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == (pytest.approx([20, 90]), pytest.approx([10, 60]))
+    (lines,) = [other.lines for other in axes.figure.axes if other is not axes]
+    assert list(lines[0].get_ydata()) == pytest.approx([25, 75])
