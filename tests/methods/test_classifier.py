@@ -221,6 +221,19 @@ def test_learning_rate_and_radius_are_set(data: Data) -> None:
         assert method.player.optimizer.rho == rho  # type: ignore[attr-defined]
 
 
+def test_shares_of_the_run_hold_in_a_run_of_half_an_epoch(data: Data) -> None:
+    """Ten steps, of which twenty are an epoch: what begins at 0.5 begins with the sixth."""
+    late = {"rho_milestones": [0.5], "rho_values": [0.1, 0.3]}
+    method = make(data, {"name": "sam", **late}, weighting="drw", drw_start=0.5)
+    other = make(data, loss="ib", ib_start=0.5)
+    for step in range(10):
+        now = Progress(step, 20, 10)
+        method.schedule(now)
+        other.schedule(now)
+        found = len(method.weights.unique()) > 1, method.player.optimizer.rho, other.influence  # type: ignore[attr-defined]
+        assert found == ((True, 0.3, True) if step >= 5 else (False, 0.1, False))
+
+
 # mixing, sampling, predicting
 
 

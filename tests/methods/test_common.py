@@ -177,3 +177,17 @@ def test_parts_are_clipped_by_their_own_norm(apart: bool) -> None:
     whole = (25.25) ** 0.5
     expected = [0.6, 0.8, 0.3, 0.4] if apart else [3 / whole, 4 / whole, 0.3 / whole, 0.4 / whole]
     assert moved == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("optim", [Optim(ema=0.999), Optim(ema=0.999, ema_warm=False)], ids=["usual", "papers"])
+def test_an_average_warms_up_unless_the_papers_form_is_asked_for(optim: Optim) -> None:
+    """After its first step (1 + t) / (10 + t) of it are the first weights, and by the papers' form 0.999."""
+    net, first = nn.Linear(1, 1, bias=False), 0.5
+    nn.init.constant_(net.weight, first)
+    player = optim.player(net, seed=0)
+    player.backward(player.net(torch.ones(1, 1)).sum(), last=True)
+    player.step()
+    now = float(player.net.weight)
+    left = 2 / 11 if optim == Optim(ema=0.999) else 0.999
+    assert now != first
+    assert float(player.judged().weight) == pytest.approx(left * first + (1 - left) * now, abs=1e-6)

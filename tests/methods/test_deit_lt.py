@@ -177,8 +177,9 @@ def test_weights_begin_at_their_epoch(data: Data, cnn: Any) -> None:
         assert method.mixes is not on
     method = student(data, cnn, drw_start=0.5)
     for step, on in ((9, False), (10, True)):
-        method.schedule(Progress(step, 2, 20))
-        assert method.mixes is not on
+        for an_epoch in (2, 40):  # or a run of half an epoch
+            method.schedule(Progress(step, an_epoch, 20))
+            assert method.mixes is not on
 
 
 @pytest.mark.parametrize(

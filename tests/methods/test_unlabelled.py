@@ -604,6 +604,16 @@ def test_csst_groups_steer_the_gain(data: Data, objective: str) -> None:
     torch.testing.assert_close(method.gain.dense(), G)
 
 
+def test_refining_begins_at_its_share_of_a_run_of_any_length(data: Data) -> None:
+    method: FixMatch = build("fixmatch", data, refine="labelled", refine_start=0.5, refine_every=1)
+    for an_epoch in (2, 40):
+        seen = []
+        for step in range(9, 11):
+            method.refresh(Progress(step, an_epoch, 20), data.streams)
+            seen.append(method.refines)
+        assert seen == [False, True]
+
+
 def test_the_average_is_judged(data: Data) -> None:
     """Decay 0.5 from the first weights, BatchNorm statistics copied; predictions are the average's."""
     method = build("fixmatch", data, optim={"ema": 0.5, "ema_warm": False})

@@ -113,6 +113,17 @@ def test_methods_side_by_side_have_each_classs_own_n(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_runs_of_another_length_are_no_seeds(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"ce-{s}", seed=s) for s in range(3)]
+    for run, length in zip(runs, ("epochs = 5", "epochs = 5", "epochs = 9"), strict=True):
+        (run / "recipe.toml").write_text((run / "recipe.toml").read_text() + length + "\n")
+    assert [len(g.records) for g in group_runs(map(load_run, runs))] == [2, 1]
+    steps = [make_run(tmp_path / "steps", f"ce-{s}", seed=s) for s in range(2)]
+    for run, length in zip(steps, ("steps = 5", "steps = 9"), strict=True):
+        (run / "recipe.toml").write_text((run / "recipe.toml").read_text() + length + "\n")
+    assert [len(g.records) for g in group_runs(map(load_run, steps))] == [1, 1]
+
+
 def test_seeds_share_the_reliability_by_their_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three samples that were right and one that was wrong are three in four, not one in two."""
     seen: dict[str, Any] = {}
