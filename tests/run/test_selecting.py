@@ -21,8 +21,9 @@ from evenhand.pieces.submodular import submodular_select, vap_score
 from evenhand.randomness import dice
 from evenhand.run.opening import open_run
 from evenhand.run.picking import SELECTORS, How, Sight, choose
+from evenhand.run.predicting import Model
 from evenhand.run.recipe import validate
-from evenhand.run.selecting import select
+from evenhand.run.selecting import _own, select
 from evenhand.run.training import train
 from helpers import picture, save_picture, truncate
 
@@ -167,6 +168,16 @@ def test_suspicious_labels_by_class(photos_run: Path, pictures: Path, tmp_path: 
         select(photos_run, pictures / "seen", 5, tmp_path / "other.csv", why="suspicious")
     own = select(photos_run, None, 1, tmp_path / "own.csv", why="suspicious")
     assert len(own) <= 1
+
+
+def test_labels_to_doubt_are_those_of_the_samples_left(photos_run: Path) -> None:
+    val = open_run(photos_run).data().streams["val"]
+    names, labels = named(val), [val.classes[k] for k in val.labels.tolist()]
+    place = next(row for row in range(1, len(names)) if labels[row] != labels[row - 1]) - 1
+    pool, stream, _ = _own(Model(open_run(photos_run)), "suspicious", {names[place]})
+    left = [row for row in range(len(names)) if row != place]
+    assert (pool.names, list(pool.labels)) == ([names[row] for row in left], [labels[row] for row in left])
+    assert named(stream) == pool.names
 
 
 def test_rare_classes(run: Path, tmp_path: Path) -> None:
