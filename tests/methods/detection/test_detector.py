@@ -259,7 +259,12 @@ def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any, net: dict[str, A
     threshold = float(torch.cat([one["scores"] for one in found]).median())
     method = built("mean-teacher", data, **given, threshold=threshold)
     sure = [one["scores"] >= threshold for one in found]
+    student = copy.deepcopy(method.net.state_dict())
+    with torch.no_grad():
+        for weight in method.net.parameters():
+            weight.zero_()  # so that the student would find nothing
     believed = method.believed(batch["target"].x)
+    method.net.load_state_dict(student)
     assert 0 < sum(int(keep.sum()) for keep in sure) < sum(len(one["scores"]) for one in found)
     for one, keep, mine in zip(found, sure, believed, strict=True):
         assert torch.equal(mine.boxes, one["boxes"][keep])
