@@ -77,6 +77,14 @@ def test_mean_and_standard_error_over_seeds(folders: list[Path]) -> None:
     assert found["mean of rounds"].startswith("47.5 ±")  # of (40, 50) and (44, 56): 45 and 50
 
 
+def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
+    mine = [experiment(tmp_path, "vaada-badge", "badge", seed, [0.3, 0.5, 0.5]) for seed in (1, 2)]
+    base = [experiment(tmp_path, "vaada-random", "random", s, [0.3, a, a]) for s, a in ((2, 0.46), (3, 0.1))]
+    found = row(difference_table(group_experiments([*mine, *base])), "vaada-badge")
+    assert found["seeds above"] == "1 of 1"
+    assert found["difference"].startswith("4.00")
+
+
 def test_splits_that_go_with_the_seed_are_one_group_others_are_not(tmp_path: Path) -> None:
     own = [experiment(tmp_path, "own", "random", seed, [0.3, 0.4, 0.5], split=seed) for seed in (1, 2)]
     (one,) = group_experiments(own)

@@ -17,8 +17,8 @@ from evenhand.data.sources.files import Files
 from evenhand.errors import UserError
 from evenhand.measure.calibration import expected_calibration_error, fit_temperature
 from evenhand.measure.classification import predict_all
-from evenhand.run import open_run
-from evenhand.run.measuring import measure
+from evenhand.run import checkpoint, open_run
+from evenhand.run.measuring import measure, measure_open
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
 from evenhand.tasks.classify import CLASSIFY
@@ -121,3 +121,17 @@ def test_files_are_decoded_by_other_processes(tmp_path: Path, monkeypatch: pytes
         assert (80 in here) == (workers == 0)
         found[workers] = json.loads((done / "measure.json").read_text())
     assert found[0] == found[2]
+
+
+def test_measuring_other_rules_checkpoints_puts_the_runs_own_weights_back(tmp_path: Path) -> None:
+    made = train(recipe(tmp_path / "run", epochs=2, eval_every=1, select_also=["val:loss"]))
+    other = checkpoint.load(made / "best-val-loss.pt")
+    for value in other["method"]["net"].values():
+        value.zero_()
+    checkpoint.save(made / "best-val-loss.pt", other)
+    run = open_run(made)
+    images = run.data().streams["test"].fetch(torch.arange(4))
+    before = run.method.predict(images)
+    table = measure_open(run, run.data(), split="test")
+    assert table["also"]["val:loss"]["mean_recall"] == pytest.approx(0.1)  # one answer for all
+    assert torch.equal(run.method.predict(images), before)
