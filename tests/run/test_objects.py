@@ -209,7 +209,7 @@ def test_domains_are_advised_to_adapt_and_one_place_is_not(tmp_path: Path) -> No
     assert "fog 24 without annotations" in said(found)
     assert "sets of exact copies in two splits" in said(found)
     first, second = advise(found)
-    assert (first.recipe, second.recipe) == ("detect:sdat", "detect:source-only")
+    assert (first.recipe, second.recipe) == ("detect:source-only", "detect:da-faster")
     assert first.set == (f"data.set={tmp_path}", 'data.source=["street"]', "data.target=fog")
     (only,) = advise(find(tmp_path / "street"))
     assert (only.recipe, only.set) == ("detect:source-only", (f"data.set={tmp_path / 'street'}",))
