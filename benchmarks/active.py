@@ -17,6 +17,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -81,7 +82,7 @@ def main() -> None:
         wanted = [("vaada", by) for by in TERMS]
         wanted += [(t, by) for t in TRAININGS[1:] for by in ("random", "s3vaada") if (t, by) != ("mme", "s3vaada")]
     wanted = [(t, by) for t, by in wanted if not (by == "aada" and t in NO_CRITIC)]
-    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seeds {given.seeds}\n\n    python {' '.join(sys.argv)}")
+    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seeds {given.seeds}\n\n    python {shlex.join(sys.argv)}")
     for pair in given.pair or [""]:
         runs = {
             (t, by, s): experiment(given.recipe, pair, t, by, s, given.out, given.set)

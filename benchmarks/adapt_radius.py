@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def main() -> None:
     rows = {"0": ("cdan", [])} | {f"{rho:g}": ("cdan-sdat", [f"method.rho={rho}"]) for rho in given.grid}
     rows["auto"] = ("sdat-auto", [])
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {given.recipe}, seeds {given.seeds}")
-    print(f"\n    python {' '.join(sys.argv)}")
+    print(f"\n    python {shlex.join(sys.argv)}")
     for pair in given.pair:
         runs = {
             (name, seed): recipe_for(given.recipe, variant, pair, seed, given.out / name, more)

@@ -15,6 +15,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -82,7 +83,7 @@ def main() -> None:
     given = parser.parse_args()
     variants = given.variant or list(BASE)
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {given.recipe}, seeds {given.seeds}")
-    print(f"\n    python {' '.join(sys.argv)}")
+    print(f"\n    python {shlex.join(sys.argv)}")
     for pair in given.pair:
         runs = {
             (v, s): recipe_for(given.recipe, v, pair, s, given.out, given.set) for s in given.seeds for v in variants

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def main() -> None:
             found.setdefault(variant, []).append(of_run(run, data, steps=STEPS, max_samples=256))
     seeds = {variant: len(spectra) for variant, spectra in found.items()}
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {STEPS} Lanczos steps, 1 probe, seeds {seeds}")
-    print(f"\n    python {' '.join(sys.argv)}\n")
+    print(f"\n    python {shlex.join(sys.argv)}\n")
     print("| class (images) | " + " | ".join(f"{v}: λ min | {v}: λ max | {v}: loss" for v in variants) + " |")
     print("|---" * (3 * len(variants) + 1) + "|")
     for name in sorted(counts, key=lambda n: -counts[n]):

@@ -22,6 +22,7 @@ import json
 import os
 import py_compile
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -268,7 +269,7 @@ def main() -> None:
                     out.write(json.dumps({"key": key, **kept[key]}) + "\n")
         killers = sorted({one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
         unsound = {test for test in killers if noticed(copied, [test.removeprefix("hang ")], 600)}
-    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {' '.join(sys.argv)}\n")
+    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {shlex.join(sys.argv)}\n")
     print("| room | planted | noticed | share |\n|---|--:|--:|--:|")
     for room in given.rooms:
         mine = [one for one in kept.values() if one["room"] == room]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def main() -> None:
         for name, value in values.items():
             rows.setdefault(share, {}).setdefault(name, []).append(100 * value)
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, {given.recipe}:{given.variant}, validation split")
-    print(f"\n    python {' '.join(sys.argv)}\n")
+    print(f"\n    python {shlex.join(sys.argv)}\n")
     names = list(next(iter(rows.values())))
     print("| radius / weight norm | " + " | ".join(f"{n} recall, %" for n in names) + " |")
     print("|---" * (len(names) + 1) + "|")

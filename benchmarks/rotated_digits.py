@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import os
+import shlex
 import statistics
 import sys
 
@@ -99,7 +100,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seeds {given.seeds}\n\n    python {' '.join(sys.argv)}\n")
+    print(f"{datetime.date.today()}, {os.cpu_count()} cores, seeds {given.seeds}\n")
+    print(f"    python {shlex.join(sys.argv)}\n")
     print("| run | target accuracy | domain accuracy | λ max | trace |\n|:--|--:|--:|--:|--:|")
     for mode in MODES:
         columns = zip(*(train(mode, seed) for seed in given.seeds), strict=True)

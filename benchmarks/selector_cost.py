@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import platform
 import resource
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def one(name: str, n: int) -> tuple[float, float, float]:
 def main() -> None:
     sizes = [int(a) for a in sys.argv[1:]] or [5000, 20000, 50000]
     where = f"{os.cpu_count()} cores of {platform.machine()}, of which one used, load {os.getloadavg()[0]:.0f}"
-    print(f"{datetime.date.today()}, {where}, torch {torch.__version__}\n\n    python {' '.join(sys.argv)}\n")
+    print(f"{datetime.date.today()}, {where}, torch {torch.__version__}\n\n    python {shlex.join(sys.argv)}\n")
     print("| selector |" + "".join(f" N = {n:,}: s (processor s) | MB |" for n in sizes))
     print("|---" * (1 + 2 * len(sizes)) + "|", flush=True)
     for name in SELECTORS:

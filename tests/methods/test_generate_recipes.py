@@ -97,6 +97,7 @@ BOTH = {
     "lecam_start": 1000,
     "r1": 0.0,
     "ema": 0.9999,
+    "ema_warm": False,
 }
 DATA = {"imbalance": 100.0, "n_max": None, "size": None, "val_per_class": 0, "test_per_class": None, "kind": "exp"}
 CB = {
@@ -169,7 +170,8 @@ def around(recipe: Any) -> dict[str, Any]:
     m, data = recipe.method, recipe.data
     same = ("beta1", "beta2", "eps", "clip", "precision")
     assert all(getattr(m.optim_g, key) == getattr(m.optim_d, key) for key in same)
-    plain = ("loss", "condition", "batch", "d_steps", "ema", "ema_start", "diffaugment", "lecam", "lecam_start", "r1")
+    plain = ("loss", "condition", "batch", "d_steps", "diffaugment", "lecam", "lecam_start", "r1")
+    plain += ("ema", "ema_start", "ema_warm")
     return {
         **{key: getattr(m.optim_g, key) for key in same}, "lr_g": m.optim_g.lr, "lr_d": m.optim_d.lr,
         **{key: getattr(m, key) for key in plain}, **{key: getattr(m.net, key) for key in [*NETS, "skip"]},

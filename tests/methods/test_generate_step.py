@@ -31,7 +31,8 @@ CPU = torch.device("cpu")
 SEED, STEPS = 5, 3
 ADAM_G = {"lr": 0.01, "beta1": 0.3, "beta2": 0.7, "eps": 1e-3}
 ADAM_D = {"lr": 0.02, "beta1": 0.6, "beta2": 0.8, "eps": 2e-3}
-BASE: dict[str, Any] = {"batch": 6, "optim_g": ADAM_G, "optim_d": ADAM_D, "ema": 0.75, "ema_start": 1, "loss": "hinge"}
+AVERAGE = {"ema": 0.75, "ema_start": 1, "ema_warm": False}
+BASE: dict[str, Any] = {"batch": 6, "optim_g": ADAM_G, "optim_d": ADAM_D, "loss": "hinge", **AVERAGE}
 ACGAN = {"condition": "acgan"}
 AUGMENTED = {"diffaugment": ["translation", "colour"]}
 
@@ -53,6 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "diffaugment-relativistic": AUGMENTED | {"loss": "relativistic", "d_steps": 2},
     "clip": {"optim_g": ADAM_G | {"clip": 0.01}, "optim_d": ADAM_D | {"clip": 0.02}},
     "no-average": {"ema": 0.0},
+    "warm-average": {"ema_warm": True},
     "sngan": {"net": {"name": "sngan", "slope": 0.2, "skip": "activated"}, "condition": "projection"},
     "biggan": {"net": {"name": "biggan", "width": 4}, "condition": "projection"},
 }
@@ -194,6 +196,8 @@ class Written:
             loss_g = loss_g + wrong(logits, asked)
         self.adam_g.step(loss_g)
         share = o["ema"] if t >= o["ema_start"] else 0.0
+        if o["ema_warm"]:
+            share = min(share, (t + 2) / (t + 11))
         with torch.no_grad():
             for mean, weight in zip(self.average.parameters(), self.G.parameters(), strict=True):
                 mean.copy_(share * mean + (1 - share) * weight)

@@ -50,7 +50,8 @@ def test_the_page_has_curves_picture_and_warning(tmp_path: Path) -> None:
         place.mkdir()
     page = render([load_run(run_folder(good))])
     assert '<section id="adaptation">' in page
-    for text in ("A-distance (0 mixed, 2 apart)", "by domain", "sees no label of the target", "evenhand hessian RUN"):
+    for text in ("A-distance (0 mixed, 2 apart)", "by domain", "sees no label of the target", "evenhand hessian RUN",
+                 "trained-on ones, or held-out source ones where the target is not trained on"):  # fmt: skip
         assert text in page
     assert "the discriminator wins" not in page
     folder = run_folder(bad, domain_accuracy=0.99)

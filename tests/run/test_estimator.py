@@ -179,9 +179,9 @@ def test_small_data_are_gone_over_thirty_times_within_bounds() -> None:
 
 def test_a_recipe_of_ours_is_the_start() -> None:
     X, y = blobs()
-    named = Classifier(recipe="folder:ce-drw-sam", net="mlp", steps=2)
+    named = Classifier(recipe="folder:ce-drw", net="mlp", steps=2)
     recipe = named.fit(X, y).recipe_
-    assert (recipe.method.optim.name, recipe.method.weighting, recipe.method.optim.rho) == ("sam", "drw", 0.05)
+    assert (recipe.method.weighting, recipe.method.optim.lr) == ("drw", 0.05)
     assert recipe.method.net.name == "mlp"
     x, k = pictures(side=16)
     sized = Classifier(recipe="folder", steps=1, options={"data.size": 12, "data.normalise": "data"}).fit(x, k)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import evenhand
 from evenhand.errors import UserError
 from evenhand.run import checkpoint, fit, open_run, train
 from evenhand.run.measuring import measure
+from evenhand.run.opening import read_data
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.training import is_complete
 
@@ -214,7 +218,8 @@ def test_trap_18_resuming_sweeps_up_the_parts_of_a_killed_write(tmp_path: Path, 
 # folders
 
 
-def test_a_run_describes_itself(tiny: Make) -> None:
+def test_a_run_describes_itself(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bin/evenhand", "train", "a b.toml", "--set", "data.groups='9/1'"])
     recipe = tiny("run.epochs=1")
     folder = train(recipe)
     assert is_complete(folder)
@@ -223,11 +228,26 @@ def test_a_run_describes_itself(tiny: Make) -> None:
     assert streams["labelled"]["counts"] == [8, 6, 5, 5, 4, 3, 3, 2, 2, 2]
     assert streams["test"]["samples"] == 30
     assert len({stream["digest"] for stream in streams.values()}) == 3
-    assert json.loads((folder / "environment.json").read_text())["torch"] == torch.__version__
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert shlex.split(environment["command"]) == ["evenhand", "train", "a b.toml", "--set", "data.groups='9/1'"]
     result = json.loads((folder / "measure.json").read_text())
     assert (result["split"], result["checkpoint"], result["step"], result["samples"]) == ("test", "last.pt", 2, 30)
     assert (result["select"], result["groups_rule"]) == ("last", "thirds, by training count")
     assert result["train_counts"] == streams["labelled"]["counts"]
+
+
+def test_a_class_that_validation_lacks_is_named_when_training_begins(tiny: Make) -> None:
+    recipe = tiny("data.val_per_class=2", "run.epochs=1", "run.stop_after=1")
+    data = read_data(recipe)
+    val = data.streams["val"]
+    assert val.labels is not None
+    some = val.subset(((val.labels != 3) & (val.labels != 7)).nonzero()[:, 0])
+    with pytest.warns(UserWarning, match=f"validation has no {data.classes[3]}, {data.classes[7]}: what is measured"):
+        train(recipe, data=replace(data, streams={**data.streams, "val": some}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(recipe.changed({"run.folder": f"{recipe.run.folder}-whole"}), data=data)
 
 
 def test_an_opened_run_predicts_as_the_trained_method(tmp_path: Path, tiny: Make, build: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from PIL import Image
 from evenhand import cli
 from evenhand.data.labels import Answer, named, write_answers
 from evenhand.data.picks import PickRow, read_facts, read_picks
+from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.pieces import selection
 from evenhand.pieces.submodular import submodular_select, vap_score
 from evenhand.randomness import dice
+from evenhand.run import selecting
 from evenhand.run.opening import open_run
 from evenhand.run.picking import SELECTORS, How, Sight, choose
 from evenhand.run.predicting import Model
@@ -144,6 +147,28 @@ def test_a_pool_on_disk(photos_run: Path, pictures: Path, tmp_path: Path) -> Non
     assert {row.name for row in rows} == {f"{name}/{i}.png" for name in CLASSES for i in range(8, 12)}
     assert all(Path(row.path).is_file() for row in rows)
     assert all(row.label == "" for row in rows)
+
+
+def test_a_pool_is_decoded_by_as_many_processes_as_the_run_had(
+    photos_run: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(shutil.copytree(photos_run, tmp_path / "run"))
+    text = (place / "recipe.toml").read_text()
+    assert "workers = 2" in text
+    (place / "recipe.toml").write_text(text.replace("workers = 2", "workers = 1"))
+    seen: list[int] = []
+
+    def sight(method: Any, pool: Stream, *more: Any) -> Sight:
+        seen.append(pool.workers)
+        return Sight(method, pool, *more)
+
+    monkeypatch.setattr(selecting, "Sight", sight)
+    both = [
+        select(run, pictures / "pool", 3, tmp_path / f"{i}.csv", by="entropy")
+        for i, run in enumerate((photos_run, place))
+    ]
+    assert seen == [2, 1]
+    assert both[0] == both[1]
 
 
 def test_cold_start_spreads_over_the_pool(pictures: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Markup:
     if not groups:
         return Markup()
     panels = {title: lines for key, title in CURVES.items() if (lines := run_lines(groups, "target", key))}
-    caption = "On unlabelled target images and held-out source images; one line per run."
+    caption = "On samples of both domains: trained-on ones, or held-out source ones where the target is not trained on."
     text = parts.figure(plot_curves(panels, colours, "step"), caption) if panels else parts.missing()
     return text + joined(parts.fold(g.name, _picture(g) + _curvature(g), i < OPENED) for i, g in enumerate(groups))
 

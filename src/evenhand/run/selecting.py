@@ -124,6 +124,7 @@ def _warm(
             _refuse_trained(model, found)
     if not len(stream):
         raise UserError("the pool is empty, or all of it is labelled: bring more samples")
+    stream = replace(stream, workers=model.run.recipe.run.workers)
     sight, told = Sight(model.method, stream, how, labelled), {"part": part, "classes": list(model.classes)}
     if why == "learn":
         return found, choose(sight, budget, by), sight.probs, {**told, "by": by}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def fit_recipe(recipe: Recipe, *, smoke: bool = False, data: Data | None = None)
     if model is not None:
         check_streams(Path(recipe.run.folder), data.streams)
     else:
+        _tell_absent(data)
         model = Model(task=method.task.name, digest=recipe.digest(), facts=data.facts)
         if parallel.is_writer():
             describe(Path(recipe.run.folder), recipe, model, data.streams)
@@ -82,6 +84,16 @@ def check_method(recipe: Recipe, data: Data) -> None:
     settings: Any = recipe.method
     with users_mistake("[method]"):
         method_class(settings.name).check(settings, data, recipe.needs.keys())
+
+
+def _tell_absent(data: Data) -> None:
+    """Of classes that no validation sample has: a run is watched, and may be chosen, without them."""
+    val = data.streams.get("val")
+    counts = val.counts if val is not None and val.target is not None else ()
+    absent = [name for name, count in zip(data.classes, counts, strict=False) if not count]
+    if absent:
+        named = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if len(absent) > 5 else "")
+        warnings.warn(f"validation has no {named}: what is measured there is of the other classes", stacklevel=2)
 
 
 def is_complete(folder: Path) -> bool:

@@ -71,7 +71,8 @@ class GAN(Drawer):
     def players(self) -> tuple[Player, Player]:
         s, data = self.settings, self.data
         draws, tells = s.net.build(data.facts.size[0], data.inputs, len(data.classes), s.condition)
-        return s.optim_g.player(draws.to(self.device), s.ema or None), s.optim_d.player(tells.to(self.device))
+        average = {"ema": s.ema or None, "ema_warm": s.ema_warm}
+        return s.optim_g.player(draws.to(self.device), **average), s.optim_d.player(tells.to(self.device))
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         s, count, view = self.settings, len(needed(streams, "labelled")), self.data.train_view

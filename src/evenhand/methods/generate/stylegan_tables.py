@@ -144,7 +144,7 @@ class StyleTable(Settings):
     path_every: int = Field(4, gt=0, description="steps between path-length steps, which count so much more")
     path_start: int = Field(0, ge=0, description="step from which on it is taken")
     ema_kimg: float = Field(20.0, ge=0, description="thousand images in which the averaged generator forgets half")
-    ema_rampup: float = Field(0.0, ge=0, description="at most this share of the images seen so far; 0: no such bound")
+    ema_rampup: float = Field(0.05, ge=0, description="at most this share of the images seen so far; 0: no such bound")
     diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
     ada: ADASettings | None = Field(None, description="table: adaptive augmentation of all that is judged")
     lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")

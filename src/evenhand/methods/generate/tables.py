@@ -67,12 +67,14 @@ class Adam(Settings):
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
 
-    def player(self, net: nn.Module, ema: float | None = None, *, pace: float = 1.0) -> Player:
+    def player(
+        self, net: nn.Module, ema: float | None = None, *, ema_warm: bool = False, pace: float = 1.0
+    ) -> Player:
         """pace q: steps of lr q with betas^q, so that 1 / q of them go as far as one."""
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         betas = self.beta1**pace, self.beta2**pace
         adam = torch.optim.Adam(net.parameters(), self.lr * pace, betas, self.eps, fused=True)
-        return Player(net, adam, clip=self.clip, ema=ema, precision=self.precision)
+        return Player(net, adam, clip=self.clip, ema=ema, ema_warm=ema_warm, precision=self.precision)
 
 
 class GANTable(Settings):
@@ -87,6 +89,7 @@ class GANTable(Settings):
     d_steps: int = Field(1, gt=0, description="discriminator steps before each generator step")
     ema: float = Field(0.9999, ge=0, lt=1, description="decay of the averaged generator, which draws; 0: none")
     ema_start: int = Field(1000, ge=0, description="step from which on it averages; before, it follows")
+    ema_warm: bool = Field(True, description="at most (1 + t) / (10 + t) at step t; false: the papers' form")
     diffaugment: list[Literal["colour", "translation", "cutout"]] = Field([], description="of all that is judged")
     lecam: float = Field(0.0, ge=0, description="weight of LeCam regularisation; 0: off")
     lecam_start: int = Field(1000, ge=0, description="discriminator steps before it")

@@ -195,7 +195,7 @@ def _searched(optim: Optim) -> bool:
 
 def _need_validation(optim: Optim, streams: Streams) -> None:
     if _searched(optim) and "val" not in streams:
-        raise UserError("optim.rho = 'auto' needs a validation split: set data.val_per_class, or give a radius")
+        raise UserError("optim.rho = 'auto' needs a validation split: set data.val_share = 0.1, or give a radius")
 
 
 def find_rho(method: LongTailClassifier, at: Progress, streams: Streams) -> float:
