@@ -140,6 +140,11 @@ EFFECTS = [
     *(("gsr-lsun", v, v.replace("gan", "gan-gsr"), ("fid",)) for v in ("sngan", "biggan", "biggan-128", "biggan-1000")),
     ("gsr-inaturalist", "biggan", "biggan-gsr", ("fid",)),
     ("gsr-fashion", "sngan", "gsr", ("kid", "mid")),
+    *(("deit-cifar10-small", v, "deit-lt", ("mean_recall",)) for v in ("vit", "deit", "no-teacher", "weak-views")),
+    ("selmix-cifar10-small", "crt", "mean-recall", ("mean_recall",)),
+    ("selmix-cifar10-small", "mislas", "mean-recall-coverage", ("min_recall",)),
+    ("active-emoji", "fine-tune", "vaada", ("accuracy",)),
+    ("active-digits", "vaada", "fine-tune", ("accuracy",)),
     *(("emoji-scenes", v, "oracle", ("map50",)) for v in ("source-only", "da-faster", "sdat", "sdat-all")),
 ]  # fmt: skip
 LOWER = ("ece", "fid", "class_fid_mean", "kid", "label_kl", "mid")
