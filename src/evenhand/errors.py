@@ -24,6 +24,17 @@ def users_mistake(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from error
 
 
+@contextmanager
+def fits_memory(where: str) -> Iterator[None]:
+    """What no memory can hold is a mistake in a size."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error) for word in ("allocate", "overflow", "out of memory")):
+            raise
+        raise UserError(f"{where}: does not fit into memory; lower the largest of its sizes") from error
+
+
 class Stopped(KeyboardInterrupt):
     """A training that was asked to stop, and did so in all its processes, with its state saved."""
 

@@ -11,18 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from evenhand import parallel
 from evenhand.data.prepared import Data
 from evenhand.errors import UserError
 from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
 from evenhand.methods.generate.stylegan_tables import check_style, side_of
+from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import LongTailClassifier
-from evenhand.nets.stylegan2 import Generator
+from evenhand.nets.stylegan2 import Discriminator, Generator, Noise
 from evenhand.pieces.spectral import conditional_parameters
 from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
 from evenhand.tasks.generate import GENERATE
 from helpers import batches, seeded
-from methods.test_stylegan_step import BASE, NET, TWINS, build, data, judge, judge_of, run, unframed
+from methods.test_stylegan_step import BASE, CONTRAST, NET, STEPS, TWINS, build, data, judge, judge_of, run, unframed
 
 __all__ = ["data", "judge"]  # fixtures
 pytestmark = pytest.mark.filterwarnings(
@@ -154,6 +156,14 @@ def test_average_forgets_by_images(kimg: float, rampup: float, step: int, decay:
     assert average_decay(128, step, kimg, rampup) == pytest.approx(decay, abs=1e-7)
 
 
+def test_the_average_counts_the_images_of_a_step_where_the_batch_is_more_than_there_are(
+    data: Data, judge: LongTailClassifier
+) -> None:
+    gan = build(data, judge, batch=4096, ema_kimg=10, ema_rampup=0.0)
+    gan.schedule(Progress(5, 1, 10))
+    assert gan.generator.ema == pytest.approx(0.5 ** (sum(data.counts) / 10_000))
+
+
 def test_style_zero_is_never_mixed(data: Data, judge: LongTailClassifier) -> None:
     """Spec 03, 10a.8."""
     gan, cuts = build(data, judge, mixing=1.0), set()
@@ -217,11 +227,58 @@ def test_training_sees_the_frame_and_nobody_else(data: Data) -> None:
         assert bool((reals[..., 30:] == -1).all())
     assert not bool((fakes[..., :2, :] == -1).all())  # the generator has to learn it
     labels = torch.tensor([0, 3, 9])
-    z = torch.randn(3, 6, generator=seeded())
-    whole = gan.generator.average.eval()(z, labels)
+    chance = seeded()
+    z = torch.randn(3, 6, generator=chance)
+    whole = gan.generator.average.eval()(z, labels, noise="random", chance=chance)
     expected = ((whole + 1) * 127.5).round().clamp(0, 255).byte()[..., 2:30, 2:30]
     assert torch.equal(gan.sample(3, labels, chance=seeded()), expected)
     assert gan.exhibit(4, "judge")[0].shape == (4, 3, 28, 28)
+
+
+def test_networks_are_as_the_table_says(data: Data, judge: LongTailClassifier) -> None:
+    """Every size another, so that none stands in for another."""
+    sizes = {"base": 96, "widest": 12, "latent": 5, "style": 7, "mapping_layers": 3, "group": 3, "residual": False}
+    gan = build(data, judge, net=sizes, condition="d2d-ce", contrast=CONTRAST | {"size": 9})
+    kept: dict[str, int] = {key: sizes[key] for key in ("latent", "style", "base", "widest", "mapping_layers")}
+    draws = Generator(32, 3, 10, **kept)  # type: ignore[arg-type]
+    tells = Discriminator(32, 3, 10, base=96, widest=12, group=3, residual=False, contrast=9)
+    for ours, by_hand in ((gan.generator.net, draws), (gan.discriminator.net, tells)):
+        shapes = [{name: value.shape for name, value in net.state_dict().items()} for net in (ours, by_hand)]
+        assert shapes[0] == shapes[1]
+    assert gan.discriminator.net.b4.group == 3
+
+
+def test_processes_draw_apart_what_each_adds_to_its_own_images(
+    data: Data, judge: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gan = build(data, judge, twins=TWINS)
+
+    def draws(rank: int) -> list[Tensor]:
+        monkeypatch.setattr(parallel, "rank", lambda: rank)
+        gan.schedule(Progress(1, 4, STEPS))
+        sources = [gan.shake, gan.grain, *(noise.generator for noise in gan.noises), gan.noise]
+        return [torch.rand(4, generator=source) for source in sources]
+
+    *first, joint = draws(0)
+    *second, same_joint = draws(1)
+    assert len(first) == 4
+    assert len(torch.stack(first + second).unique(dim=0)) == 8
+    assert torch.equal(joint, same_joint)  # the noise of the joint batch, of which each process takes its part
+
+
+@pytest.mark.parametrize("noise", ["random", "none"])
+def test_images_are_drawn_with_the_noise_of_training(noise: Noise, data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge, net=NET | {"noise": noise})
+    net, labels, chance = gan.generator.average.eval(), torch.tensor([0, 3, 9]), seeded()
+    with torch.no_grad():
+        for module in net.modules():
+            if hasattr(module, "noise_strength"):
+                module.noise_strength.fill_(1.0)
+    z = torch.randn(3, 6, generator=chance)
+    expected = ((net(z, labels, noise=noise, chance=chance) + 1) * 127.5).round().clamp(0, 255).byte()
+    assert torch.equal(gan.sample(3, labels, chance=seeded()), expected)
+    kinds = {kind: net(z, labels, noise=kind, chance=seeded(1)) for kind in ("random", "constant", "none")}
+    assert all(not torch.equal(kinds[noise], other) for kind, other in kinds.items() if kind != noise)
 
 
 def test_what_is_drawn_judged_and_shown_is_the_averages(data: Data, judge: LongTailClassifier) -> None:
@@ -367,6 +424,14 @@ def test_a_batch_that_cannot_be_halved(batch: int, usable: int, data: Data) -> N
     said = refused(data, batch=batch, twins={})
     assert said == f"method.batch = {batch} cannot be halved into twins: use {usable}"
     check_style(StyleGAN2.table(**BASE | {"batch": batch, "twins": {"strength": 0.0}}), data, ["annotator"])
+
+
+def test_a_batch_is_halved_in_every_process(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "world", lambda: 2)
+    said = refused(data, batch=6, twins={})
+    assert said == "method.batch = 6 cannot be halved into twins in each of 2 processes: use 8"
+    few = facts(data, counts=[3, 2, 2] + [0] * 7)
+    assert "7 training images are no batch of twins, which takes 8" in refused(few, batch=8, twins={})
 
 
 @pytest.mark.parametrize(

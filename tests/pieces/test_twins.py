@@ -94,8 +94,9 @@ def test_noise_has_the_classes_own_scale_and_labels_may_be_one_hot() -> None:
     for k, std in enumerate(scale.tolist()):
         assert noise[y == k].std().item() == pytest.approx(std, rel=0.02)
         assert noise[y == k].mean().item() == pytest.approx(0, abs=0.05 * std)
-    one_hot = noisy(given, torch.eye(3)[y], scale, torch.Generator().manual_seed(0)) - given
-    assert torch.equal(one_hot, noise)
+    for kind in (torch.float32, torch.int64, torch.bool):  # torch's own one_hot is of integers
+        one_hot = noisy(given, torch.eye(3)[y].to(kind), scale, torch.Generator().manual_seed(0)) - given
+        assert torch.equal(one_hot, noise)
     assert noisy(given.bfloat16(), y, scale, torch.Generator()).dtype == torch.bfloat16
 
 

@@ -378,6 +378,16 @@ def test_sheets_stay_small(tmp_path: Path) -> None:
     assert (sheet.labels[0], sheet.labels[-1], len(sheet.labels), sheet.tile) == (0, 299, 12, 64)
 
 
+@pytest.mark.parametrize("key", ["real_count", "fake_count", "kid_subset_size", "class_fid", "copying"])
+def test_numbers_of_the_wrong_type_are_one_line(tmp_path: Path, key: str) -> None:
+    run = make_run(tmp_path, "gan")
+    table = json.loads((run / "measure.json").read_text())
+    (run / "measure.json").write_text(json.dumps({**table, key: "x"}))
+    with pytest.raises(UserError, match=rf"measure\.json {key}: ") as caught:
+        load_run(run)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_damaged_sheet_is_named(tmp_path: Path) -> None:
     Image.new("L", (4, 4)).save(tmp_path / "sheet.png")
     with pytest.raises(UserError, match=r"sheet\.png"):

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
-from evenhand.run.check import _print_streams
+from evenhand.run.check import _print_streams, check_recipe
 from evenhand.run.folder import read_model
+from evenhand.run.recipe import smoke_recipe
 
 
 def test_streams_are_counted_by_class_where_they_have_labels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,3 +36,10 @@ def test_a_run_that_names_no_format_is_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps({"task": "classify"}))
     with pytest.raises(UserError, match="format 1"):
         read_model(tmp_path)
+
+
+def test_threads_beyond_reason_are_refused_as_in_training() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(UserError, match=r"run\.threads = 1000 is far more"):
+        check_recipe(smoke_recipe("fashion-lt").changed({"run.threads": 1000}))
+    assert torch.get_num_threads() == before

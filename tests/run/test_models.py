@@ -17,6 +17,7 @@ from evenhand import locks
 from evenhand.errors import UserError
 from evenhand.methods.recognise import second_stage
 from evenhand.run import checkpoint, open_run, training
+from evenhand.run.measuring import measure
 from evenhand.run.recipe import load_recipe, validate
 from evenhand.run.training import train
 from helpers import tree
@@ -260,9 +261,16 @@ def test_another_default_of_ours_locks_no_old_run(tmp_path: Path, monkeypatch: p
         train(recipe(tmp_path / "run", classifier(), steps=4, resume=True))
 
 
-@pytest.mark.parametrize("change", ["labels", "pixels", "fewer"])
-def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: str) -> None:
-    photos = tree(tmp_path / "photos", *NAMES)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("labels", "'labelled' had 18 samples"), ("pixels", "'labelled' had 18 samples"),
+        ("fewer", "'labelled' had 18 samples, has 17"), ("test", "'test' had 18 samples, has 18"),
+        ("val gone", "'val' had 3 samples, has 0"), ("val labels", "'val' had 3 samples, has 3"),
+    ],
+)  # fmt: skip
+def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: str, said: str) -> None:
+    photos = tree(tmp_path / "photos", *NAMES, "val/ant/0.png", "val/bee/1.png", "val/cat/2.png")
     settings = {"set": str(photos), "n_max": None, "imbalance": 1, "test_per_class": None}
     train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, stop_after=2))
     one, other = photos / "train/ant/0.png", photos / "train/bee/0.png"
@@ -272,10 +280,46 @@ def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: st
         other.write_bytes((tmp_path / "x.png").read_bytes())
     elif change == "pixels":
         one.write_bytes((photos / "test/cat/5.png").read_bytes())
+    elif change == "test":
+        (photos / "test/cat/5.png").write_bytes(one.read_bytes())
+    elif change == "val gone":
+        shutil.rmtree(photos / "val")
+    elif change == "val labels":
+        (photos / "val/ant/0.png").rename(tmp_path / "x.png")
+        (photos / "val/bee/1.png").rename(photos / "val/ant/0.png")
+        (tmp_path / "x.png").rename(photos / "val/bee/1.png")
     else:
         one.unlink()
-    with pytest.raises(UserError, match=r"the data have changed since .*'labelled' had 18 samples"):
+    with pytest.raises(UserError, match=rf"the data have changed since .*{said}"):
         train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, resume=True))
+
+
+@pytest.mark.parametrize("content", ["", "junk", "[1]", "{}", '{"labelled": 3}', '{"labelled": {"digest": "x"}}'])
+def test_damaged_words_on_the_data_of_a_paused_run_are_one_line(tmp_path: Path, content: str) -> None:
+    folder = train(recipe(tmp_path / "run", classifier(), steps=4, stop_after=2))
+    if content:
+        (folder / "streams.json").write_text(content)
+    else:
+        (folder / "streams.json").unlink()
+    with pytest.raises(UserError, match=r"streams\.json.*restore it") as caught:
+        train(recipe(tmp_path / "run", classifier(), steps=4, resume=True))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["junk", "[1]", "3"])
+def test_a_damaged_measurement_is_replaced_by_a_new_one(tmp_path: Path, content: str) -> None:
+    folder = train(recipe(tmp_path / "run", classifier()))
+    before = json.loads((folder / "measure.json").read_text())
+    (folder / "measure.json").write_text(content)
+    measure(folder)
+    assert json.loads((folder / "measure.json").read_text()).keys() == before.keys()
+
+
+def test_a_network_beyond_all_memory_is_one_line(tmp_path: Path) -> None:
+    for width in (10**9, 10**17):
+        wide = {**classifier(), "net": {"name": "small-cnn", "width": width}}
+        with pytest.raises(UserError, match=r"\[method\]: does not fit into memory"):
+            train(recipe(tmp_path / "run", wide))
 
 
 def test_a_class_added_during_a_pause_is_one_line(tmp_path: Path) -> None:

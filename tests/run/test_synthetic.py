@@ -276,3 +276,18 @@ def test_the_command_says_it(recipe: str, conditional: Path, compared: Path) -> 
     assert CliRunner().invoke(app, [*typed, "--labels", "guessed"]).exit_code == 2
     for option in (["--labels", "annotator"], ["--per-class", "20"], ["--set", "method.batch=8"]):  # each is heard
         assert "choose another --out" in str(CliRunner().invoke(app, [*typed, *option]).exception)
+
+
+def test_the_command_hands_on_all_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(module, "synthetic", lambda runs, **told: heard.append((runs, told)))
+    typed = ["--recipe", "r", "--seeds", "5", "--first-seed", "2", "--labels", "annotator", "--annotator", "a"]
+    typed += ["--per-class", "9", "--set", "x=1", "--out", "o", "--jobs", "3"]
+    assert CliRunner().invoke(app, ["synthetic", "g", "h", *typed]).exit_code == 0
+    assert heard == [(
+        [Path("g"), Path("h")],
+        {
+            "recipe": "r", "seeds": 5, "first_seed": 2, "labels": "annotator", "annotator": Path("a"), "per_class": 9,
+            "overrides": ["x=1"], "out": Path("o"), "jobs": 3,
+        },
+    )]  # fmt: skip

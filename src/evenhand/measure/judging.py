@@ -40,8 +40,8 @@ class Measure(Settings):
 
     features: Features = Field("annotator", description="by which images are compared")
     inception: str | None = Field(None, description="weights of the FID network; default: those evenhand data gets")
-    judge_samples: int = Field(2000, gt=1, description="images drawn at every evaluation")
-    samples: int = Field(10_000, gt=1, description="images drawn for the final table")
+    judge_samples: int = Field(2000, gt=1, le=10**7, description="images drawn at every evaluation")
+    samples: int = Field(10_000, gt=1, le=10**7, description="images drawn for the final table")
     neighbours: int = Field(5, gt=0, description="of precision, recall, density and coverage")
     alarm: float = Field(0.5, ge=0, lt=1, description="share of real images' patterns below which a class is named")
 

@@ -72,7 +72,7 @@ def cross_correlation(first: Tensor, second: Tensor) -> Tensor:
 def noisy(embedded: Tensor, labels: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
     """Class embeddings (N, d) plus noise of their classes' ``scale`` (K,); labels are (N,), or one-hot (N, K)."""
     scale = scale.to(embedded.device)
-    own = labels.to(scale) @ scale if labels.is_floating_point() else scale[labels]  # (N,)
+    own = labels.to(scale) @ scale if labels.ndim == 2 else scale[labels]  # (N,)
     noise = torch.randn(embedded.shape, generator=generator, device=generator.device).to(embedded.device)
     return embedded + (own[:, None] * noise).to(embedded)
 

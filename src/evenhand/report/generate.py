@@ -231,6 +231,7 @@ class ClassifierScore(BaseModel):
 
 
 class Parts(BaseModel):
+    real_count: int = 0
     fake_count: int = 0
     kid_subset_size: int = 0
     manifold_real_count: int = 0

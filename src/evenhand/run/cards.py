@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from evenhand.data.sets.catalogue import DATASETS
+from evenhand.errors import UserError
 from evenhand.measure.intervals import wilson
 from evenhand.nets import PRETRAINED, TIMM
+from evenhand.run.folder import told_streams
 from evenhand.run.predicting import Model
 from evenhand.run.recipe import Recipe
 
@@ -73,8 +75,7 @@ def _using(files: Sequence[str], told: dict[str, str]) -> str:
 
 
 def _data(model: Model) -> str:
-    streams = _json(model.run.folder / "streams.json")
-    said = [f"{name} {part['samples']:,}" for name, part in streams.items()]
+    said = [f"{name} {part.samples:,}" for name, part in told_streams(model.run.folder).items()]
     counts = model.facts.counts
     uneven = f"Training samples by class: {max(counts):,} at most, {min(counts):,} at least."
     return f"`{Path(model.run.recipe.data.set).name}`: samples {', '.join(said) or 'not recorded'}. {uneven}"
@@ -116,4 +117,10 @@ def _chosen(model: Model) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: measure the run again, evenhand measure {path.parent}")
+    return found

@@ -16,6 +16,7 @@ from evenhand.data.loader import Loader
 from evenhand.data.sources.soundness import Problem, find_problems
 from evenhand.data.stream import Streams
 from evenhand.methods.protocol import Method, Progress
+from evenhand.run.loop import use_threads
 from evenhand.run.needs import needed_recipe
 from evenhand.run.opening import build_method, check_needs, open_run, read_data
 from evenhand.run.recipe import Recipe
@@ -31,6 +32,8 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     """Print what a run would use; returns the problems that would spoil it."""
     say = Console()
     check_start(recipe)
+    if recipe.run.threads:
+        use_threads(recipe.run.threads)
     data = read_data(recipe)
     problems = [p for p in find_problems(data.streams) if p.severity == "error"]
     _print_streams(data.streams, say)
@@ -41,8 +44,6 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     device = parallel.local_device(recipe.run.device)
     check_needs(recipe)
     check_method(recipe, data)
-    if recipe.run.threads:
-        torch.set_num_threads(recipe.run.threads)
     needs, before = _needed(recipe, device, say)
     recipe = _without_searches(recipe, say)
     method = build_method(recipe, data, device, needs)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from evenhand import __version__, atomic, parallel
 from evenhand.data.facts import Facts
@@ -101,19 +101,32 @@ def _written(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error}); restore it") from error
 
 
-def told_streams(folder: Path) -> dict[str, Any]:
+class Told(BaseModel):
+    """What ``streams.json`` tells of a stream."""
+
+    samples: int
+    digest: str
+
+
+def told_streams(folder: Path) -> dict[str, Told]:
     """``streams.json`` of a run; empty where it has none."""
     path = folder / "streams.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        return TypeAdapter(dict[str, Told]).validate_json(path.read_bytes()) if path.is_file() else {}
+    except ValidationError as error:
+        raise UserError(f"{path} is not as training wrote it ({error.errors()[0]['msg']}); restore it") from error
 
 
 def check_streams(folder: Path, streams: Streams) -> None:
     """Refuse to go on with other data than the run began with."""
     before = told_streams(folder)
-    for name, stream in streams.items():
-        if name in before and before[name]["digest"] != stream.digest():
-            was, now = before[name]["samples"], len(stream)
+    if not before:
+        raise UserError(f"{folder} has no streams.json, so its data cannot be compared: restore it, or train anew")
+    for name in [*before, *(name for name in streams if name not in before)]:
+        was, now = before.get(name), streams.get(name)
+        if was is None or now is None or was.digest != now.digest():
+            counts = f"had {was.samples if was else 0} samples, has {len(now) if now else 0}"
             raise UserError(
-                f"the data have changed since {folder} began: '{name}' had {was} samples, has {now}, or their contents "
-                "or labels differ; restore them, or train anew into another run.folder"
+                f"the data have changed since {folder} began: '{name}' {counts}, or their contents or labels differ; "
+                "restore them, or train anew into another run.folder"
             )

@@ -34,7 +34,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True)
     if run.threads:
-        _use_threads(run.threads)
+        use_threads(run.threads)
     streams = decoded_by(streams, run.workers)
     opened = partial(_open, streams=streams, run=run, device=parallel.local_device(run.device))
     # An epoch is a pass over the first feed as a fresh method asks for it, also after a resume with other feeds.
@@ -123,7 +123,7 @@ def _checked(values: dict[str, float], step: int, folder: Path) -> dict[str, flo
     return values
 
 
-def _use_threads(count: int) -> None:
+def use_threads(count: int) -> None:
     cores = os.cpu_count() or 1
     if count > 4 * cores:  # the system may refuse to start that many, which ends the process without a word
         raise UserError(

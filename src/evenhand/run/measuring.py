@@ -114,9 +114,12 @@ def write_array(path: Path, key: str, array: np.ndarray) -> None:
 
 def _kept_score(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     """The classifier-accuracy score of the same checkpoint, which takes long, survives a new measurement."""
-    before = json.loads(path.read_text()) if path.is_file() else {}
-    same = all(before.get(key) == table[key] for key in ("split", "checkpoint", "step"))
-    return {key: before[key] for key in ("classifier_score",) if same and key in before}
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # none yet, or a damaged one, which is replaced
+    known = isinstance(before, dict) and all(before.get(key) == table[key] for key in ("split", "checkpoint", "step"))
+    return {key: before[key] for key in ("classifier_score",) if known and key in before}
 
 
 def _measure_also(run: OpenRun, data: Data, split: str) -> dict[str, dict[str, Any]]:

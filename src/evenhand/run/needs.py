@@ -67,7 +67,7 @@ def _same_split(name: str, need: Need, run: OpenRun, recipe: Recipe, streams: St
     moved = [key for key in SPLIT if getattr(theirs, key) != getattr(ours, key)]
     if Path(theirs.set).name != Path(ours.set).name or not moved:
         return
-    if any(told[key]["digest"] != streams[key].digest() for key in held):
+    if any(told[key].digest != streams[key].digest() for key in held):
         there, here = (", ".join(f"data.{key} = {getattr(data, key)}" for key in moved) for data in (theirs, ours))
         raise UserError(
             f"needs.{name}: {need.recipe} has another split of '{ours.set}' ({there}; here {here}), so it may have "

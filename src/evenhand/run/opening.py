@@ -15,7 +15,7 @@ import torch
 from evenhand import atomic, parallel
 from evenhand.data.prepared import Data, data_of, prepare_data
 from evenhand.data.scenes import prepare_scenes, scenes_of
-from evenhand.errors import UserError, did_you_mean, users_mistake
+from evenhand.errors import UserError, did_you_mean, fits_memory, users_mistake
 from evenhand.measure.frozen import check_backbone, embed, kept_backbone
 from evenhand.methods import method_class
 from evenhand.methods.common import Net, Started
@@ -73,6 +73,7 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, needs: Mappin
         raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
     with (
         users_mistake("[method]"),
+        fits_memory("[method]"),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
     ):
         torch.manual_seed(mix(recipe.run.seed, "weights"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from evenhand.errors import UserError
 from evenhand.measure.frozen import backbone, kept_backbone, seen_by_backbone
 from evenhand.methods.protocol import Finder, Recogniser
 from evenhand.nets import HeadedNet
+from evenhand.run.folder import told_streams
 from evenhand.run.inputs import Inputs
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.tasks.classify import CLASSIFY
@@ -72,8 +72,7 @@ class Model:
         )
 
     def _was_validated(self) -> bool:
-        told = self.run.folder / "streams.json"
-        return told.is_file() and "val" in json.loads(told.read_text(encoding="utf-8"))
+        return "val" in told_streams(self.run.folder)
 
     def predict(self, inputs: Any, *, batch: int = 64) -> list[Prediction]:
         """One row (name, label, confidence) for each input.

@@ -27,6 +27,7 @@ from evenhand.report.records import by_task, group_runs
 from evenhand.report.tables import summary_table
 from evenhand.report.terminal import print_tables
 from evenhand.report.verdict import task_cautions
+from evenhand.run.folder import told_streams
 from evenhand.run.opening import read_data
 from evenhand.run.recipe import Expected, Recipe, load_recipe
 from evenhand.run.tables import differences
@@ -177,8 +178,7 @@ def _split_said(recipes: dict[Path, Recipe]) -> str:
 
 def _digests(run: Path) -> str:
     """Of all that a run trained and was tested on."""
-    streams = json.loads((run / "streams.json").read_text())
-    return json.dumps({name: stream["digest"] for name, stream in streams.items()}, sort_keys=True)
+    return json.dumps({name: stream.digest for name, stream in told_streams(run).items()}, sort_keys=True)
 
 
 def _compare(recipes: dict[Path, Recipe], written: dict[str, Recipe]) -> list[str]:

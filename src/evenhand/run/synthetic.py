@@ -23,7 +23,7 @@ from evenhand.measure.judging import annotated, same_classes
 from evenhand.methods.protocol import Drawer
 from evenhand.randomness import dice
 from evenhand.run.filling import Labeller, Rule, fill
-from evenhand.run.folder import read_model
+from evenhand.run.folder import read_model, told_streams
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import is_done, train_all
@@ -98,8 +98,8 @@ def _opened(runs: Sequence[str | Path]) -> dict[str, OpenRun]:
             raise UserError(f"{place} is not finished: train it to its end first")
         if place.name in found or place.name in {row.name for row in (BASE, AUGMENTED, REWEIGHTED, USUAL)}:
             raise UserError(f"two rows would be called '{place.name}': rename that folder")
-        known = json.loads((place / "streams.json").read_text())
-        streams[place.name] = {name: known[name]["digest"] for name in ("labelled", "test") if name in known}
+        known = told_streams(place)
+        streams[place.name] = {name: known[name].digest for name in ("labelled", "test") if name in known}
         if "test" not in streams[place.name]:
             raise UserError(f"{place} has no test split to compare on: give its data one, or data.test_share")
         found[place.name] = run

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -194,15 +194,18 @@ class GAN(Drawer):
         """Images, uint8 (N, C, H, W), by the averaged generator; labels are drawn unless given."""
         if labels is not None and not self.conditional:
             raise UserError("this generator is unconditional: it draws no class on demand; draw more and select")
-        net, images = self._standing(), []
+        draw, images = self._drawer(chance), []
         z = torch.randn(count, self.latent, generator=chance)
         if labels is None and self.conditional:
             labels = sample_labels(count, len(self.data.classes), chance, frequencies=self.frequencies())
         for start in range(0, count, batch):
             part = slice(start, start + batch)
-            drawn = net(z[part].to(self.device), None if labels is None else labels[part].to(self.device))
+            drawn = draw(z[part].to(self.device), None if labels is None else labels[part].to(self.device))
             images.append(drawn.float().add(1).mul(127.5).round().clamp(0, 255).byte().cpu())
         return torch.cat(images)
+
+    def _drawer(self, chance: torch.Generator) -> Callable[[Tensor, Tensor | None], Tensor]:
+        return self._standing()
 
     def _standing(self) -> nn.Module:
         """The judged generator with BatchNorm statistics of its own, so that an image does not depend on its batch."""

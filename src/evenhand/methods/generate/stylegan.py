@@ -8,7 +8,7 @@ steps first; R1 and path length are regularised now and then, in steps of their 
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ class StyleGAN2(GAN):
         self.grain = dice(self.seed, "grain", at.step, parallel.rank())
         for player, noise in enumerate(self.noises):
             noise.generator = dice(self.seed, "embedding", player, at.step, parallel.rank())
-        self.generator.ema = average_decay(s.batch, at.step, s.ema_kimg, s.ema_rampup)
+        self.generator.ema = average_decay(min(s.batch, sum(self.data.counts)), at.step, s.ema_kimg, s.ema_rampup)
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         s = self.settings
@@ -186,7 +186,7 @@ class StyleGAN2(GAN):
         images = self.synthesise(ws)
         mine = slice(parallel.rank() * half, (parallel.rank() + 1) * half)
         shape = (parallel.world() * half, *images.shape[1:])
-        probe = torch.randn(shape, generator=self.noise)[mine].to(images) / math.sqrt(images[0, 0].numel())
+        probe = torch.randn(shape, generator=self.noise)[mine].to(images) / images[0, 0].numel() ** 0.5
         lengths = path_lengths(images, ws, probe)
         mean = self.path_mean.lerp(parallel.total(lengths.mean()) / parallel.world(), PATH_DECAY)
         self.path_mean = mean.detach()
@@ -233,9 +233,10 @@ class StyleGAN2(GAN):
         first = (images.shape[-1] - size) // 2
         return images[..., first : first + size, first : first + size]
 
-    def _standing(self) -> Any:
-        net = self.generator.judged()
-        return net if self.truncation == 1 else truncated(net, self.truncation)
+    def _drawer(self, chance: torch.Generator) -> Any:
+        """With noise as in training; truncated, to look at a class's middle, with the same for every image."""
+        net, share = self.generator.judged(), self.truncation
+        return truncated(net, share) if share != 1 else partial(net, noise=self.settings.net.noise, chance=chance)
 
     def _by_class(self) -> dict[str, Tensor]:
         return super()._by_class() | ({"z_sensitivity": self.z_sensitivity()} if self.conditional else {})

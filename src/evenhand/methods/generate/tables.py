@@ -67,9 +67,7 @@ class Adam(Settings):
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
 
-    def player(
-        self, net: nn.Module, ema: float | None = None, *, ema_warm: bool = False, pace: float = 1.0
-    ) -> Player:
+    def player(self, net: nn.Module, ema: float | None = None, *, ema_warm: bool = False, pace: float = 1.0) -> Player:
         """pace q: steps of lr q with betas^q, so that 1 / q of them go as far as one."""
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         betas = self.beta1**pace, self.beta2**pace

@@ -178,7 +178,7 @@ def _validation(streams: Streams, parts: int) -> list[Stream]:
     val = streams["val"]
     absent = [name for name, count in zip(val.classes, val.counts, strict=True) if count == 0]
     if absent:
-        warnings.warn(f"validation has no {', '.join(absent[:5])}: csst's feedback takes recall there as 0", stacklevel=2)
+        warnings.warn(f"validation has no {', '.join(absent[:5])}: to csst's feedback recall is 0 there", stacklevel=2)
     assert val.labels is not None
     if parts > max(1, min(n for n in val.counts if n)):
         raise UserError(f"feedback_parts = {parts} leaves parts of validation without a class: lower it")
