@@ -15,6 +15,9 @@ def test_means_over_the_steps_since_the_last_reading() -> None:
         meter.add({"loss": torch.tensor(value), "rate": torch.tensor(0.5)})
     assert meter.read() == {"loss": 2.0, "rate": 0.5}
     assert meter.read() == {}
+    for told in ({"loss": 1.0, "r1": 6.0}, {"loss": 2.0}, {"loss": 3.0}):  # what comes now and then is not diluted
+        meter.add({name: torch.tensor(value) for name, value in told.items()})
+    assert meter.read() == {"loss": 2.0, "r1": 6.0}
 
 
 def test_scalars_of_a_device_and_of_the_cpu_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,17 +22,17 @@ from evenhand.errors import UserError
 
 
 class Meter:
-    """Means of scalars over the steps since the last reading, kept on the device until then."""
+    """Means of scalars over the steps since the last reading that told them, kept on the device until then."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.steps = 0
+        self.steps: Counter[str] = Counter()
 
     def add(self, scalars: dict[str, Tensor]) -> None:
         for name, value in scalars.items():
             value = torch.as_tensor(value).detach().float()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
-        self.steps += 1
+        self.steps.update(scalars.keys())
 
     def read(self) -> dict[str, float]:
         """The means over processes and steps; empties the meter."""
@@ -40,8 +41,8 @@ class Meter:
         names = sorted(self.sums)
         devices = {value.device for value in self.sums.values()}
         device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))  # what schedules say is the CPU's
-        means = parallel.mean(torch.stack([self.sums[n].to(device) for n in names]) / self.steps).tolist()
-        self.sums, self.steps = {}, 0
+        means = parallel.mean(torch.stack([self.sums[n].to(device) / self.steps[n] for n in names])).tolist()
+        self.sums, self.steps = {}, Counter()
         return dict(zip(names, means, strict=True))
 
 
