@@ -301,6 +301,7 @@ def test_npz_shapes_and_names(tmp_path: Path) -> None:
         ({"x": IMAGES / 2.0, "y": LABELS}, r"must lie in 0\.\.1"),
         ({"x": IMAGES[0, 0], "y": LABELS}, r"shape \(6, 3\)"),
         ({"x": np.zeros((4, 5, 6, 4), np.uint8), "y": LABELS}, "1 or 3 channels"),
+        ({"x": np.zeros((4, 5, 0), np.uint8), "y": LABELS}, "images of 5 x 0 pixels"),
         ({"x": IMAGES, "y": LABELS[:3]}, "3 labels for 4 samples"),
         ({"x": IMAGES, "y": LABELS / 2}, "integers"),
         ({"x": IMAGES, "y": np.eye(4, dtype=int)}, r"integers \(N,\)"),

@@ -30,6 +30,8 @@ def as_images(array: np.ndarray, where: str) -> Tensor:
             f"{where}: images have shape {array.shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) "
             "with 1 or 3 channels"
         )
+    if 0 in array.shape[2:]:
+        raise UserError(f"{where}: images of {array.shape[2]} x {array.shape[3]} pixels; give images that have some")
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
