@@ -30,6 +30,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenhand import locks
 from evenhand.measure.judging import Features
 from evenhand.process import keep_freed
 from evenhand.run.measuring import measure, measure_by
@@ -169,8 +170,9 @@ def run(recipe: Recipe, more: More = NOTHING, trained: Recipe | None = None) -> 
     keep_freed()
     trained = trained or recipe
     folder = Path(trained.run.folder)
-    if not (folder / "measure.json").is_file():
-        train(trained)
+    with locks.held(folder.with_name(f"{folder.name}.need"), wait=True):  # another table may be training it
+        if not (folder / "measure.json").is_file():
+            train(trained)
     if trained.digest() != recipe.digest():
         return tested(folder, recipe, more)
     for split in more.splits:
