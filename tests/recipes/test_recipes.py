@@ -126,6 +126,10 @@ EFFECTS = [
     *(("cifar10-lt-small", v, f"{v}-sam", ("mean_recall", "tail")) for v in ("ce-drw", "vs", "la")),
     ("csst-fashion", "erm", "la", ("mean_recall", "tail")),
     ("csst-fashion", "erm", "fixmatch", ("mean_recall", "tail")),
+    ("imdb-lt", "erm", "la", ("mean_recall", "min_recall")),
+    *(("imdb-lt", v, "csst", ("mean_recall", "min_recall")) for v in ("uda", "la")),
+    *(("reuters", v, "csl", ("mean_recall", "tail")) for v in ("erm", "uda")),
+    ("reuters", "uda", "csst", ("mean_recall", "tail")),
     *(("emoji-home", v, f"{v}-sdat", ("accuracy",)) for v in ("dann", "cdan", "cdan-mcc")),
     ("digits-shift", "dann", "dann-sdat", ("accuracy",)),
     ("digits-shift", "source-only", "dann", ("accuracy",)),
@@ -148,7 +152,7 @@ EFFECTS = [
     *(("emoji-scenes", v, "oracle", ("map50",)) for v in ("source-only", "da-faster", "sdat", "sdat-all")),
 ]  # fmt: skip
 LOWER = ("ece", "fid", "class_fid_mean", "kid", "label_kl", "mid")
-MEASURED = ("fashion-lt", "cifar10-lt-small", "csst-fashion", "emoji-home", "digits-shift")
+MEASURED = ("fashion-lt", "cifar10-lt-small", "csst-fashion", "imdb-lt", "reuters", "emoji-home", "digits-shift")
 
 
 @pytest.mark.parametrize(("name", "worse", "better", "metrics"), EFFECTS, ids=lambda v: v if isinstance(v, str) else "")
@@ -163,7 +167,9 @@ def test_a_tolerance_is_smaller_than_the_effect_it_guards(
 
 @pytest.mark.parametrize("name", [*MEASURED, "cbgan-fashion", "gsr-fashion"])
 def test_recipes_that_were_run_here_say_what_came_out(name: str) -> None:
-    table = {"csst-fashion": "csst", "cbgan-fashion": "generators", "gsr-fashion": "generators"}.get(name, name)
+    texts = {"imdb-lt": "csst", "reuters": "csst"}
+    tables = {"csst-fashion": "csst", "cbgan-fashion": "generators", "gsr-fashion": "generators", **texts}
+    table = tables.get(name, name)
     text = (Path(__file__).parents[2] / "benchmarks" / "results" / f"{table}.md").read_text()
     found = 0
     for variant in load_recipe(name).variants:
