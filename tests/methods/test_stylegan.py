@@ -368,6 +368,22 @@ def test_z_sensitivity_is_small_when_styles_ignore_z(data: Data, judge: LongTail
     assert "z_sensitivity" not in build(data, judge, condition="none").traces()
 
 
+def test_sizes_of_embeddings_are_told_for_both_players(data: Data, judge: LongTailClassifier) -> None:
+    gan = build(data, judge)
+    shift = torch.arange(10.0)
+    nets = {"embedding_g": gan.generator.average, "embedding_d": gan.discriminator.net}
+    for number, net in enumerate(nets.values()):
+        embed = net.mapping.embed
+        with torch.no_grad():
+            embed.bias.zero_()
+            embed.weight.copy_((shift + number)[None].expand_as(embed.weight) / embed.scale)
+    told, traces = gan.details(), gan.traces()
+    for number, key in enumerate(nets):
+        assert told[key] == pytest.approx((shift + number).tolist())
+        assert traces[f"{key}:{data.classes[9]}"] == pytest.approx(9 + number)
+    assert "embedding_d" not in build(data, judge, condition="none").details()
+
+
 # refused
 
 

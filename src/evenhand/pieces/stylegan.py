@@ -1,12 +1,13 @@
-"""What a StyleGAN needs beside its losses: how fast its average forgets, path lengths, how twins agree, truncation."""
+"""What a StyleGAN needs beside its losses: how fast its average forgets, path lengths, how twins agree, frames, truncation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from evenhand.pieces.twins import cross_correlation
 
@@ -32,6 +33,20 @@ def agreement(first: Tensor, second: Tensor) -> dict[str, Tensor]:
     c = cross_correlation(first, second)
     diagonal = c.diagonal()
     return {"twins_diagonal": diagonal.mean(), "twins_energy": c.square().sum() - diagonal.square().sum()}
+
+
+def in_frame(images: Tensor, side: int) -> Tensor:
+    """Images (N, C, H, W) of -1 ... 1 in the middle of black squares."""
+    high, wide = images.shape[-2:]
+    left, top = (side - wide) // 2, (side - high) // 2
+    return pad(images, (left, side - wide - left, top, side - high - top), value=-1.0)
+
+
+@torch.no_grad()
+def embedding_sizes(net: Any) -> Tensor:
+    """(K,) root mean squares of the class embeddings, which the noise's standard deviations can be compared with."""
+    table, _ = net.mapping.embed.class_parameters()
+    return cast(Tensor, table.square().mean(1).sqrt())
 
 
 def truncated(net: Any, truncation: float) -> Callable[[Tensor, Tensor | None], Tensor]:

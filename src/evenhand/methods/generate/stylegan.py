@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from evenhand import parallel
 from evenhand.data.loader import Batch
@@ -32,7 +31,7 @@ from evenhand.nets.gan import Verdict
 from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty
 from evenhand.pieces.player import Player
-from evenhand.pieces.stylegan import agreement, average_decay, path_lengths, truncated
+from evenhand.pieces.stylegan import agreement, average_decay, embedding_sizes, in_frame, path_lengths, truncated
 from evenhand.pieces.twins import EmbeddingNoise, noise_scale
 from evenhand.randomness import dice
 
@@ -119,9 +118,7 @@ class StyleGAN2(GAN):
     # the parts of a step
 
     def framed(self, images: Tensor) -> Tensor:
-        side, (high, wide) = side_of(images.shape[-1], self.settings.pad), images.shape[-2:]
-        left, top = (side - wide) // 2, (side - high) // 2
-        return pad(images, (left, side - wide - left, top, side - high - top), value=-1.0)
+        return in_frame(images, side_of(images.shape[-1], self.settings.pad))
 
     def styles(self, count: int, *, twins: bool = False) -> tuple[Tensor, Tensor | None]:
         """Styles for every layer (N, layers, d) and the labels asked for; twins: row i is row i + N / 2's."""
@@ -239,7 +236,12 @@ class StyleGAN2(GAN):
         return truncated(net, share) if share != 1 else partial(net, noise=self.settings.net.noise, chance=chance)
 
     def _by_class(self) -> dict[str, Tensor]:
-        return super()._by_class() | ({"z_sensitivity": self.z_sensitivity()} if self.conditional else {})
+        found = super()._by_class()
+        if self.conditional:
+            found["z_sensitivity"] = self.z_sensitivity()
+            found["embedding_g"] = embedding_sizes(self.generator.judged())
+            found["embedding_d"] = embedding_sizes(self.discriminator.net)
+        return found
 
     @torch.no_grad()
     def latents(self) -> tuple[Tensor, Tensor] | None:
@@ -258,9 +260,7 @@ class StyleGAN2(GAN):
         return z_sensitivity(*found, len(self.data.classes))
 
     def traces(self) -> dict[str, float]:
-        if not self.conditional:
-            return super().traces()
-        return super().traces() | {"z_sensitivity": float(self.z_sensitivity().mean())}
+        return super().traces() | ({"z_sensitivity": float(self.z_sensitivity().mean())} if self.conditional else {})
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"path_mean": self.path_mean, "ada": self.ada.state_dict() if self.ada else None}
