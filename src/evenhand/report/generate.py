@@ -45,7 +45,7 @@ TRACES = {
     "one that explodes goes with collapse.",
     "z_sensitivity": "z-sensitivity: share of the variance of StyleGAN2's styles that the noise gives a class; at 0 it "
     "draws one image.",
-    "embedding_g": "Root mean square of a class's embedding in StyleGAN2's generator: noise that it outgrows has no effect.",
+    "embedding_g": "Root mean square of a class's embedding in StyleGAN2's generator; noise that it outgrows is lost.",
     "embedding_d": "The same in the discriminator.",
     "diversity": "Diversity: spread of a class's drawn images over that of its real ones, in features.",
     "patterns": "Patterns: effective number of different images among those drawn of a class, over that of real ones.",
