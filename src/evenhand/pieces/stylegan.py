@@ -1,4 +1,4 @@
-"""What a StyleGAN needs beside its losses: its average, path lengths, how twins agree, sizes of embeddings, truncation."""
+"""What a StyleGAN needs beside its losses: its average, path lengths, how twins agree, frames, truncation."""
 
 from __future__ import annotations
 
