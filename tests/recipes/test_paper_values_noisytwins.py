@@ -87,7 +87,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
     "noisytwins-carnivores": (FEW | around(0.01, 0.0, 500.0, 0.05, 70_000, 64), PLAYED),
     "noisytwins-animalface": (FEW | around(0.01, 0.0, 500.0, 0.05, 100_000, 64), PLAYED),
     "noisytwins-fashion": (
-        nets(2, True, 8) | around(0.01, 0.0, 10.0, 0.05, 6000, None) | twins(0.27, 0.99, 0.03, 0.05, 0)
+        nets(2, True, 8) | around(1.0, 0.0, 10.0, 0.05, 6000, None) | twins(0.27, 0.99, 0.03, 0.05, 0)
         | {
             "method.batch": 32, "method.pad": True, "method.net.base": 1024, "method.net.widest": 32,
             "method.net.latent": 64, "method.net.style": 64, "method.path": 0.0, "method.ada": None,
