@@ -147,11 +147,11 @@ def test_workers_change_nothing(files: Stream) -> None:
 def test_workers_outlive_the_signal_that_asks_the_whole_group_to_stop(files: Stream) -> None:
     feed = Feed("labelled", 5, (plain,))
     batches = Loader(files, feed, seed=0, device=CPU, workers=2).iterate(0, 30)
-    first = next(batches)
+    first = [next(batches), next(batches)]  # one of each worker: both have begun
     for worker in multiprocessing.active_children():
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGTERM)
-    helped = [first, *batches]
+    helped = [*first, *batches]
     assert all(same(a, b) for a, b in zip(load(files, feed, 0, 30), helped, strict=True))
 
 

@@ -191,7 +191,7 @@ def test_no_search_without_sam(data: Data, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_refusals(data: Data) -> None:
     streams = {name: stream for name, stream in data.streams.items() if name != "val"}
-    with pytest.raises(UserError, match=r"needs a validation split: set data\.val_per_class") as raised:
+    with pytest.raises(UserError, match=r"needs a validation split: set data\.val_share") as raised:
         make(data).feeds(streams)
     assert "\n" not in str(raised.value)
     for optim in ({"rho_milestones": [5], "rho_values": [0.1, 0.2]}, {"rho_last": 0.1}):
