@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -23,6 +22,7 @@ from evenhand.methods.common import Net
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.methods.recognise.deit_lt import DEIT, DeiTLT, DeiTLTSettings
+from timing import timed
 
 
 def steps_of(batch: int) -> dict[str, Callable[[], object]]:
@@ -59,12 +59,6 @@ def steps_of(batch: int) -> dict[str, Callable[[], object]]:
         "bare passes": bare, "DeiT-LT": lambda: method.update({"labelled": given}), "teacher alone": taught,
         "views": lambda: next(views),
     }  # fmt: skip
-
-
-def timed(step: Callable[[], object]) -> float:
-    start = time.process_time()
-    step()
-    return 1e3 * (time.process_time() - start)
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from evenhand.data.loader import Loader
 from evenhand.methods.protocol import Progress
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import load_recipe
+from timing import timed
 
 ROWS = {
     "source only": "source-only",
@@ -75,18 +75,6 @@ def bare(variant: str, device: torch.device) -> Callable[[], None]:
         step()
 
     return adapted if "target" in batch else alone
-
-
-def timed(step: Callable[[], Any], device: torch.device) -> float:
-    """Milliseconds: of processor on a CPU, where others may be at work, else of the clock."""
-    on_gpu = device.type == "cuda"
-    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
-    clock = time.perf_counter if on_gpu else time.process_time
-    wait()
-    start = clock()
-    step()
-    wait()
-    return 1e3 * (clock() - start)
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from evenhand.data.loader import Loader
 from evenhand.methods.protocol import Progress
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import load_recipe
+from timing import timed
 
 ROWS = {
     "StyleGAN2": "stylegan2",
@@ -53,17 +53,6 @@ def steps_of(variant: str, device: torch.device) -> Callable[[], None]:
     return steps
 
 
-def timed(steps: Callable[[], None], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    start = clock()
-    steps()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return 1e3 * (clock() - start) / STEPS
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="StyleGAN2's step time as ratios")
     parser.add_argument("--repeats", type=int, default=5)
@@ -75,7 +64,7 @@ def main() -> None:
     rows = {name: steps_of(variant, device) for name, variant in ROWS.items()}
     for steps in rows.values():
         timed(steps, device)
-    times = [{name: timed(steps, device) for name, steps in rows.items()} for _ in range(args.repeats)]
+    times = [{name: timed(steps, device) / STEPS for name, steps in rows.items()} for _ in range(args.repeats)]
     print(f"torch {torch.__version__}, {args.device}, {args.repeats} × {STEPS} steps\n")
     print("| | ms a step | ÷ StyleGAN2 |\n|---|---|---|")
     for name in rows:

@@ -166,6 +166,14 @@ def test_safetensors_hold_the_networks_own_names(run: Path, tmp_path: Path) -> N
         assert json.loads(file.metadata()["classes"]) == list(CLASSES)
 
 
+@pytest.mark.parametrize("content", ["junk", "[1]"])
+def test_a_damaged_measurement_is_one_line(run: Path, tmp_path: Path, content: str) -> None:
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    (damaged / "measure.json").write_text(content)
+    with pytest.raises(UserError, match=r"measure\.json is damaged: measure the run again"):
+        export(damaged, format="safetensors", out=tmp_path)
+
+
 def test_the_card_has_counts_intervals_rule_and_recipe(run: Path, tmp_path: Path) -> None:
     export(run, format="safetensors", out=tmp_path)
     card = (tmp_path / "MODEL-CARD.md").read_text()

@@ -460,5 +460,11 @@ def test_numbers_beyond_reason_are_one_short_line(layers: Path, override: str) -
     assert len(said.replace(str(layers), "")) < 200
 
 
+@pytest.mark.parametrize("key", ["samples", "judge_samples"])
+def test_more_drawn_images_than_anyone_can_draw_are_one_line(key: str) -> None:
+    with pytest.raises(UserError, match=rf"{key}.*10000000"):
+        load_recipe("gsr-fashion", [f"method.measure.{key}={10**15}"])
+
+
 def test_an_integer_that_python_does_not_read_is_one_line(tmp_path: Path) -> None:
     assert "not valid TOML" in refusal(written(tmp_path, f"[run]\nsteps = 1{'0' * 5000}\n"))

@@ -89,8 +89,9 @@ def check_method(recipe: Recipe, data: Data) -> None:
 def _tell_absent(data: Data) -> None:
     """Of classes that no validation sample has: a run is watched, and may be chosen, without them."""
     val = data.streams.get("val")
-    counts = val.counts if val is not None and val.target is not None else ()
-    absent = [name for name, count in zip(data.classes, counts, strict=False) if not count]
+    if val is None or val.target is None:
+        return
+    absent = [name for name, count in zip(val.classes, val.counts, strict=True) if not count]
     if absent:
         named = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if len(absent) > 5 else "")
         warnings.warn(f"validation has no {named}: what is measured there is of the other classes", stacklevel=2)
