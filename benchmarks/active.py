@@ -21,10 +21,10 @@ import shlex
 import shutil
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 
+from evenhand.process import workers
 from evenhand.report.cycles import accuracy_table, batch_table, difference_table, group_experiments, rule_table
 from evenhand.run.cycles import cycle_recipe, run_cycles
 from evenhand.run.recipe import Recipe, load_recipe
@@ -96,8 +96,8 @@ def main() -> None:
             for bundle in bundles.values():
                 print("{}: {:.0f} processor seconds".format(*one(bundle)), file=sys.stderr, flush=True)
         else:
-            with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as workers:
-                for finished in as_completed([workers.submit(one, bundle) for bundle in bundles.values()]):
+            with workers(given.jobs) as pool:
+                for finished in as_completed([pool.submit(one, bundle) for bundle in bundles.values()]):
                     print("{}: {:.0f} processor seconds".format(*finished.result()), file=sys.stderr, flush=True)
         groups = group_experiments([Path(recipe.run.folder) for recipe in runs.values()])
         print(f"\n## {given.recipe}, {pair.replace(':', ' to ') or 'as written'}")

@@ -23,16 +23,15 @@ import statistics
 import sys
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenhand import locks
 from evenhand.measure.judging import Features
-from evenhand.process import keep_freed
+from evenhand.process import keep_freed, workers
 from evenhand.run.measuring import measure, measure_by
 from evenhand.run.needs import needed_recipe
 from evenhand.run.opening import open_run, read_data
@@ -190,7 +189,7 @@ def run_all(asked: dict[Any, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any,
     if jobs == 1:
         yield from ((key, run(*what)) for key, what in asked.items())
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with workers(jobs) as pool:
         waiting = {pool.submit(run, *what): key for key, what in asked.items()}
         yield from ((waiting[done], done.result()) for done in as_completed(waiting))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,21 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=clean_env, check=True)
     assert done.stdout.splitlines()[-1] == "[False, 'kept']"
+
+
+def test_workers_end_with_whoever_started_them(tmp_path: Path, clean_env: dict[str, str]) -> None:
+    """A killed command must not leave trainings behind, which would go on with what is queued."""
+    (tmp_path / "job.py").write_text("import time\ndef job(name):\n    print(name, flush=True)\n    time.sleep(20)\n")
+    (tmp_path / "owner.py").write_text(
+        "from evenhand.process import workers\n"
+        "from job import job\n"
+        "if __name__ == '__main__':\n"
+        "    with workers(1) as pool:\n"
+        "        pool.submit(job, 'first'), pool.submit(job, 'second')\n"
+    )
+    command = [sys.executable, "owner.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=clean_env, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "first\n"
+        owner.kill()
+        assert owner.stdout.read() == ""  # until all who could write have ended

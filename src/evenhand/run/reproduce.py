@@ -11,8 +11,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from rich.console import Console
 
 from evenhand import atomic
 from evenhand.errors import UserError, did_you_mean
-from evenhand.process import keep_freed
+from evenhand.process import keep_freed, workers
 from evenhand.report.page import write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import by_task, group_runs
@@ -139,7 +138,7 @@ def _train_all(recipes: list[Recipe], jobs: int) -> None:
             if not (Path(recipe.run.folder) / "measure.json").exists():
                 raise UserError(f"{recipe.run.folder} is paused: repeat the command to go on")
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=keep_freed) as pool:
+    with workers(jobs) as pool:
         quiet = [r.model_copy(update={"run": r.run.model_copy(update={"progress": False})}) for r in recipes]
         waiting = [pool.submit(train, recipe) for recipe in quiet]
         for number, finished in enumerate(as_completed(waiting), 1):
