@@ -118,5 +118,6 @@ def minibatch_std(x: Tensor, group: int) -> Tensor:
 
 
 def activated(x: Tensor) -> Tensor:
-    """Leaky ReLU, in place: nothing that precedes it here needs its output."""
-    return F.leaky_relu(x, 0.2, inplace=True)
+    """Leaky ReLU, in place: nothing that precedes it here needs its output. Of a view, whose gradient would be copied
+    to and fro, a new tensor."""
+    return F.leaky_relu(x, 0.2, inplace=not x._is_view())
