@@ -97,4 +97,4 @@ def test_workers_end_with_whoever_started_them(tmp_path: Path, clean_env: dict[s
         assert owner.stdout is not None
         assert owner.stdout.readline() == "first\n"
         owner.kill()
-        assert owner.stdout.read() == ""  # until all who could write have ended
+        assert owner.communicate(timeout=15)[0] == ""  # which waits until all who could write have ended
