@@ -153,6 +153,7 @@ CASES: dict[str, Tree] = {
     "gsr-balance-gan": gan("gan", ("classifier",), condition="generator", gsr={}, balance={"cycle": 2}),
     "stylegan2": style("stylegan2", diffaugment=["colour"], lecam=0.1, gsr={}),
     "noisy-twins": style("noisy-twins", twins={"start": 2, "sigma": 0.2}, ada={"p": 0.3, "kimg": 0.1, "every": 2}),
+    "transitional-gan": style("transitional-gan", transition={"start": 0.0, "end": 0.02}, twins={"sigma": 0.2}),
     "source-only": adapt("domain-adversarial", adversary="none", bottleneck=0),
     "dann": adapt("domain-adversarial", adversary="dann", optim_d={"lr": 0.1, "nesterov": False}),
     "cdan-entropy-randomised": adapt("domain-adversarial", entropy=True, map_size=12),

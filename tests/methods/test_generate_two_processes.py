@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "d2d-ce": {**STYLE, "name": "stylegan2", "condition": "d2d-ce", "contrast": {"size": 4, "margin": 0.5}},
     "2c": {**STYLE, "name": "stylegan2", "condition": "2c", "contrast": {"size": 4}},
     "twins": {**STYLE, "name": "noisy-twins", "twins": {"sigma": 0.0, "strength": 1.0}},
+    "transitional": {**STYLE, "name": "transitional-gan", "transition": {"start": 0.0, "end": 0.01}},
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore:drawn images of class")

@@ -18,6 +18,7 @@ from evenhand.data.loader import Batch
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
+from evenhand.methods.generate.transitional import Transition, TransitionalGAN
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
 from evenhand.pieces.ada_changes import augmented
@@ -38,6 +39,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 TWINS = {"sigma": 0.4, "alpha": 0.9, "strength": 0.3, "off_diagonal": 0.2, "start": 1}
 CONTRAST = {"strength": 0.7, "size": 5, "margin": 0.4, "temperature": 0.3}
+TRANSITION = {"start": 0.002, "end": 0.010}  # thousand images, of which the steps begin with 0, 4 and 8
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "unconditional": {"condition": "none", "mixing": 1.0},
@@ -58,7 +60,12 @@ CASES: dict[str, dict[str, Any]] = {
     "d2d-ce": {"condition": "d2d-ce", "contrast": CONTRAST, "r1": 1.0, "r1_every": 2, "diffaugment": ["colour"]},
     "2c": {"condition": "2c", "contrast": CONTRAST},
     "d2d-ce, noisy twins": {"condition": "d2d-ce", "contrast": CONTRAST, "twins": TWINS},
-}
+    "transitional": {"transition": TRANSITION, "r1": 1.0, "r1_every": 2, "diffaugment": ["colour"]},
+    "transitional, noisy twins": {
+        "transition": TRANSITION, "twins": TWINS, "mixing": 1.0, "path": 1.0, "path_every": 2, "lecam": 2.0,
+        "ada": {"target": 0.1, "kimg": 0.2, "every": 2, "p": 0.3},
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +140,8 @@ class Written:
     def __init__(self, gan: Any, counts: list[int], options: dict[str, Any]) -> None:
         self.G, self.D = copy.deepcopy(gan.generator.net), copy.deepcopy(gan.discriminator.net)
         self.average, self.counts = copy.deepcopy(self.G), counts
-        defaults = {"condition": "projection", "lecam": 0.0, "diffaugment": [], "ada": None, "gsr": None, "twins": None,
+        defaults = {"condition": "projection", "transition": None, "lecam": 0.0, "lecam_start": 1, "diffaugment": [],
+                    "ada": None, "gsr": None, "twins": None,
                     "r1_every": 16, "path_every": 4, "path_start": 0, "ema_rampup": 0.05}  # fmt: skip
         self.o: dict[str, Any] = defaults | BASE | options
         self.adam_g = Adam(self.G, self.o["path_every"], **ADAM_G)
@@ -157,6 +165,9 @@ class Written:
 
     def draw(self, count: int) -> tuple[Tensor, Tensor | None]:
         z = torch.randn(count, LATENT, generator=self.chance)
+        if self.o["transition"]:  # as often as the data have them
+            shares = torch.tensor(self.counts, dtype=torch.float64) / max(self.counts)
+            return z, torch.multinomial(shares, count, replacement=True, generator=self.chance)
         return z, torch.randint(10, (count,), generator=self.chance) if self.o["condition"] != "none" else None
 
     def styles(self, count: int, twins: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -182,6 +193,8 @@ class Written:
     def judged(self, images: Tensor, labels: Tensor | None) -> Tensor:
         if self.o["condition"] in ("d2d-ce", "2c"):
             return self.contrasted(images, None)[0]
+        if self.o["transition"]:
+            return self.scored_twice(images, labels)[0]
         return self.D(self.augmented(images), labels if self.o["condition"] != "none" else None)
 
     def contrasted(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -212,6 +225,18 @@ class Written:
                 ]
                 terms.append(-torch.log(own / (own + sum(far))))
         return scores, o["strength"] * torch.stack(terms).mean()
+
+    def scored_twice(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of the image alone, and for its label, one image at a time."""
+        x, D = self.augmented(images), self.D
+        for name in ("b32", "b16", "b8"):
+            x = getattr(D, name)(x)
+        x, vectors = D.b4.features(x), D.mapping(labels)
+        alone = [(D.b4.out_uc.weight[0] @ f) / math.sqrt(len(f)) + D.b4.out_uc.bias[0] for f in x]
+        of_class = [(D.b4.out_c.weight @ f) / math.sqrt(len(f)) + D.b4.out_c.bias for f in x]
+        return torch.stack(alone), torch.stack(
+            [c @ v / math.sqrt(len(v)) for c, v in zip(of_class, vectors, strict=True)]
+        )
 
     def twins_loss(self, w: Tensor) -> Tensor:
         half, kind = len(w) // 2, self.o["twins"].get("kind", "barlow")
@@ -259,6 +284,11 @@ class Written:
             dice(SEED, "noise", t), dice(SEED, "shake", t, 0), dice(SEED, "grain", t, 0),
         )  # fmt: skip
         self.hiss = [dice(SEED, "embedding", player, t, 0) for player in (0, 1)]
+        T = 0.0
+        if o["transition"]:
+            T = (0.0, 0.25, 0.75)[t]  # (4 t - 2) / (10 - 2), between 0 and 1
+            self.G.mapping.transition.fill_(T)
+            self.average.mapping.transition.fill_(T)
 
         twins = bool(o["twins"] and o["twins"]["strength"])
         ws, asked = self.styles(BATCH, twins)
@@ -267,6 +297,9 @@ class Written:
             score, contrast = self.contrasted(self.images(ws), asked)
             assert contrast is not None
             loss = softplus(-score).mean() + contrast
+        elif o["transition"]:
+            score, of_class = self.scored_twice(self.images(ws), asked)
+            loss = softplus(-score).mean() + T * softplus(-of_class).mean()
         else:
             loss = softplus(-self.judged(self.images(ws), asked)).mean()
         if twins and t >= o["twins"]["start"]:
@@ -299,10 +332,15 @@ class Written:
             w_avg = self.G.mapping.w_avg
             w_avg.copy_(0.998 * w_avg + 0.002 * ws[:, 0].mean(0))
             fakes = self.images(ws)
-        real, contrast = self.contrasted(x, y) if contrasts else (self.judged(x, y), None)
-        fake = self.judged(fakes, asked)
+        if o["transition"]:
+            (real, real_class), (fake, fake_class) = self.scored_twice(x, y), self.scored_twice(fakes, asked)
+            more = T * (softplus(-real_class).mean() + softplus(fake_class).mean())
+        else:
+            real, contrast = self.contrasted(x, y) if contrasts else (self.judged(x, y), None)
+            fake = self.judged(fakes, asked)
+            more = torch.zeros(()) if contrast is None else contrast
         self.signs += torch.sign(real).tolist()
-        loss = softplus(-real).mean() + softplus(fake).mean() + (0 if contrast is None else contrast)
+        loss = softplus(-real).mean() + softplus(fake).mean() + more
         if o["lecam"]:
             loss = loss + o["lecam"] * self.lecam(real, fake)
         self.adam_d.step(loss)
@@ -326,7 +364,7 @@ class Written:
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_the_equations(case: str, data: Data, judge: LongTailClassifier) -> None:
-    gan = build(data, judge, **CASES[case])
+    gan = build(data, judge, TransitionalGAN if "transition" in CASES[case] else StyleGAN2, **CASES[case])
     written = Written(copy.deepcopy(gan), data.counts, CASES[case])
     steps = batches(gan, data, STEPS)
     for t, (batch, said) in enumerate(zip(steps, run(gan, steps), strict=True)):
@@ -362,6 +400,15 @@ def test_steps_of_framed_images_are_the_equations(data: Data) -> None:
     for ours, theirs in ((gan.generator.net, written.G), (gan.discriminator.net, written.D)):
         for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=2e-3, atol=5e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_the_transition_grows_between_its_marks() -> None:
+    transition = Transition()
+    assert (transition.start, transition.end) == (2000, 4000)  # spec 03, 3, in thousands of images
+    assert [transition.share(1000 * k) for k in (0, 2000, 2500, 4000, 9000)] == [0, 0, 0.25, 1, 1]
+    assert [Transition(start=5, end=5).share(k) for k in (4999, 5000)] == [0, 1]
+    with pytest.raises(ValueError, match="ends at 1 thousand images, before it starts at 2"):
+        Transition(start=2, end=1)
 
 
 def test_defaults_are_the_papers() -> None:

@@ -57,6 +57,10 @@ D2D: Values = {
 # spec 02, 3.1: the StyleGAN2-ADA of chapter 02, and FID of 10,000 images
 CHAPTER_02: Values = {"method.diffaugment": [], "method.net.mapping_layers": 2, "method.measure.samples": 10_000}
 FEW = ADA | nets(2, True, 32) | twins(0.5, 0.0, 0.001, 0.05, 0)
+TRANSITIONAL: Values = {
+    "method.name": "transitional-gan", "method.transition.start": 2000.0, "method.transition.end": 4000.0,
+}  # fmt: skip
+FEW_SHOT: dict[str, Values] = {"transitional": OFF | TRANSITIONAL, "transitional-noisy-twins": TRANSITIONAL}
 PLAYED: dict[str, Values] = {
     "stylegan2": OFF | NO_ADA, "stylegan2-ada": OFF, "noise": NOISE, "twins": TWINS, "noisy-twins": {},
 }  # fmt: skip
@@ -84,8 +88,8 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
             "noise": NOISE, "twins": TWINS, "noisy-twins": {}, "noisy-twins-ada": ADA | {"method.diffaugment": []},
         },
     ),
-    "noisytwins-carnivores": (FEW | around(0.01, 0.0, 500.0, 0.05, 70_000, 64), PLAYED),
-    "noisytwins-animalface": (FEW | around(0.01, 0.0, 500.0, 0.05, 100_000, 64), PLAYED),
+    "noisytwins-carnivores": (FEW | around(0.01, 0.0, 500.0, 0.05, 70_000, 64), PLAYED | FEW_SHOT),
+    "noisytwins-animalface": (FEW | around(0.01, 0.0, 500.0, 0.05, 100_000, 64), PLAYED | FEW_SHOT),
     "noisytwins-fashion": (
         nets(2, True, 8) | around(1.0, 0.0, 10.0, 0.05, 6000, None) | twins(0.27, 0.99, 0.03, 0.05, 0)
         | {
@@ -98,6 +102,7 @@ PAPERS: dict[str, tuple[Values, dict[str, Values]]] = {
             "stylegan2": OFF, "ada": OFF | ADA | {"method.ada.kimg": 50.0},
             "diffaugment": OFF | {"method.diffaugment": ["translation", "cutout"]}, "gsr": OFF | GSR, "noise": NOISE,
             "d2d-ce": OFF | D2D | {"method.contrast.size": 32}, "twins": TWINS, "noisy-twins": {},
+            "transitional": OFF | TRANSITIONAL | {"method.transition.start": 40.0, "method.transition.end": 80.0},
             "paper-noise": {"method.twins.sigma": 0.75, "method.twins.strength": 0.01},
             "noisy-twins-diffaugment": {"method.diffaugment": ["translation", "cutout"]},
         },

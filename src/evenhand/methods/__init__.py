@@ -24,6 +24,7 @@ METHODS = {
     "gsr-gan": "evenhand.methods.generate.gan:GroupSpectral",
     "stylegan2": "evenhand.methods.generate.stylegan:StyleGAN2",
     "noisy-twins": "evenhand.methods.generate.stylegan:NoisyTwins",
+    "transitional-gan": "evenhand.methods.generate.transitional:TransitionalGAN",
     "domain-adversarial": "evenhand.methods.adapt.adversarial:DomainAdversarial",
     "sdat": "evenhand.methods.adapt.sdat:SDAT",
     "vaada": "evenhand.methods.adapt.vaada:VAADA",

@@ -146,6 +146,8 @@ class Synthesis(nn.ModuleDict):
 class Generator(nn.Module):
     """``widest`` bounds the channels ``base // side`` of a resolution; ``num_classes`` 0: no classes."""
 
+    mapping_kind = StyleMapping
+
     def __init__(
         self, size: int, channels: int, num_classes: int, *, latent: int = 512, style: int = 512, base: int = 32768,
         widest: int = 512, mapping_layers: int = 8,
@@ -155,7 +157,7 @@ class Generator(nn.Module):
             raise ValueError(f"channels={channels}: images have 1 (grey) or 3")
         self.latent, self.num_classes, widths = latent, num_classes, widths_of(size, base, widest)
         self.synthesis = Synthesis(size, channels, style, widths)
-        self.mapping = StyleMapping(latent, num_classes, style, mapping_layers, copies=self.synthesis.layers)
+        self.mapping = self.mapping_kind(latent, num_classes, style, mapping_layers, copies=self.synthesis.layers)
 
     def forward(
         self, z: Tensor, labels: Any = None, *, truncation: float = 1.0, noise: Noise = "constant",

@@ -90,13 +90,21 @@ class Mapping(nn.Module):
             self.add_module(name, Linear(inputs, outputs, active=True, rate=MAPPING_RATE))
 
     def styles(self, z: Tensor | None, labels: Any) -> Tensor:
-        if z is not None and (z.ndim != 2 or z.shape[1] != self.latent):
-            raise ValueError(f"z has shape {tuple(z.shape)}; this network takes (N, {self.latent})")
-        parts = [normalised(z)] if z is not None else []
+        parts = [self._of_noise(z)] if z is not None else []
         if self.num_classes:
-            parts.append(normalised(self.embed(self._checked(labels, None if z is None else len(z)))))
-        x = torch.cat(parts, 1)
-        for name in self.names:
+            parts.append(self._of_class(labels, None if z is None else len(z)))
+        return self._through(torch.cat(parts, 1), self.names)
+
+    def _of_noise(self, z: Tensor) -> Tensor:
+        if z.ndim != 2 or z.shape[1] != self.latent:
+            raise ValueError(f"z has shape {tuple(z.shape)}; this network takes (N, {self.latent})")
+        return normalised(z)
+
+    def _of_class(self, labels: Any, count: int | None) -> Tensor:
+        return normalised(self.embed(self._checked(labels, count)))
+
+    def _through(self, x: Tensor, names: list[str]) -> Tensor:
+        for name in names:
             x = self.get_submodule(name)(x)
         return x  # (N, width)
 

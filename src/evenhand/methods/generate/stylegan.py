@@ -9,7 +9,7 @@ steps first; R1 and path length are regularised now and then, in steps of their 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ MEAN_DECAY = 0.998  # of the mean style, for truncation
 PATH_DECAY = 0.01  # by which the mean path length moves
 LATENTS = 32  # of each class, for its z-sensitivity
 
+Part = Literal["real", "fake", "fooling"]  # of the losses: the discriminator's two, and the generator's
+
 
 class StyleGAN2(GAN):
     """The baseline, and with [method.twins] NoisyTwins."""
@@ -64,7 +66,7 @@ class StyleGAN2(GAN):
     def players(self) -> tuple[Player, Player]:
         s, data = self.settings, self.data
         side = side_of(data.facts.size[0], s.pad)
-        draws, tells = s.net.build(side, data.inputs, len(data.classes), s.condition, s.contrast.size * s.contrasts)
+        draws, tells = s.build(side, data.inputs, len(data.classes))
         return (
             s.optim_g.lazy_player(draws.to(self.device), s.path_every, ema=0.0),
             s.optim_d.lazy_player(tells.to(self.device), s.r1_every),
@@ -150,19 +152,20 @@ class StyleGAN2(GAN):
             self._drawing().mapping.track(parallel.gather(ws[:, :1]), MEAN_DECAY)
             fakes = self.synthesise(ws)
         with self.discriminator.autocast():
-            of_real, contrast = self._judged(real, labels, learning=True)
-            of_real, of_fake = of_real.float(), self._judgement(fakes, asked, learning=True).score.float()
+            of_real, more_of_real = self._judged(real, labels, "real", learning=True)
+            of_fake, more_of_fake = self._judged(fakes, asked, "fake", learning=True)
+        of_real, of_fake = of_real.float(), of_fake.float()
         if self.ada:
             self.ada.observe(of_real)
-        loss = discriminator_loss(of_real, of_fake, self.settings.loss) + contrast
+        loss = discriminator_loss(of_real, of_fake, self.settings.loss) + more_of_real + more_of_fake
         if self.settings.lecam:
             loss = loss + self.settings.lecam * self.lecam(of_real, of_fake)
         return loss, {"real": of_real.mean(), "fake": of_fake.mean()}
 
     def fooling_loss(self, fakes: Tensor, asked: Tensor | None, real: Tensor, labels: Tensor) -> Tensor:
         with self.discriminator.autocast():
-            scores, contrast = self._judged(fakes, asked)
-            return generator_loss(scores, self.settings.loss) + contrast
+            scores, more = self._judged(fakes, asked, "fooling")
+            return generator_loss(scores, self.settings.loss) + more
 
     def regularise(self, real: Tensor, labels: Tensor) -> Tensor:
         """R1 on the reals, augmented anew; in float32 whatever the precision: it is a second derivative."""
@@ -206,10 +209,12 @@ class StyleGAN2(GAN):
         net: Any = self.discriminator.net.train().requires_grad_(learning)
         return Verdict(net(self._augmented(images), labels if self.conditional else None), None)
 
-    def _judged(self, images: Tensor, labels: Tensor | None, *, learning: bool = False) -> tuple[Tensor, Tensor]:
-        """Scores, and what a critic that contrasts classes has against these images; else 0."""
+    def _judged(
+        self, images: Tensor, labels: Tensor | None, part: Part, *, learning: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Scores, and the loss beside them: of a critic that contrasts classes, on reals and in the generator's."""
         s = self.settings
-        if not s.contrasts or labels is None:
+        if not s.contrasts or labels is None or part == "fake":
             score = self._judgement(images, labels, learning=learning).score
             return score, score.new_zeros(())
         net: Any = self.discriminator.net.train().requires_grad_(learning)

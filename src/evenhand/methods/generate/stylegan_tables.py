@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -40,24 +41,20 @@ class StyleNets(Started):
     weights_d: str = Field("", description="file the discriminator starts from; '': none")
 
     def build(
-        self, size: int, channels: int, num_classes: int, condition: str, contrast: int = 0
+        self, draws: Callable[..., nn.Module], tells: Callable[..., nn.Module], size: int, channels: int, classes: int
     ) -> tuple[nn.Module, nn.Module]:
-        classes = 0 if condition == "none" else num_classes
-        draws = Generator(
-            size, channels, classes, latent=self.latent, style=self.style, base=self.base, widest=self.widest,
-            mapping_layers=self.mapping_layers,
-        )  # fmt: skip
-        tells = Discriminator(
-            size, channels, classes, base=self.base, widest=self.widest, group=self.group, residual=self.residual,
-            contrast=contrast,
-        )  # fmt: skip
-        for key, net in (("weights_g", draws), ("weights_d", tells)):
+        """The pair of these kinds; ``classes`` 0: unconditional."""
+        of_both = {"base": self.base, "widest": self.widest}
+        of_g = {"latent": self.latent, "style": self.style, "mapping_layers": self.mapping_layers}
+        of_d = {"group": self.group, "residual": self.residual}
+        pair = draws(size, channels, classes, **of_both, **of_g), tells(size, channels, classes, **of_both, **of_d)
+        for key, net in zip(("weights_g", "weights_d"), pair, strict=True):
             if file := getattr(self, key):
                 try:
                     load_weights(net, file)
                 except UserError as error:
                     raise UserError(f"method.net.{key}: {error}") from error
-        return draws, tells
+        return pair
 
     def as_trained(self) -> Self:
         return self.model_copy(update={"weights_g": "", "weights_d": ""})
@@ -165,6 +162,11 @@ class StyleTable(Settings):
     def contrasts(self) -> bool:
         return self.condition in ("d2d-ce", "2c")
 
+    def build(self, size: int, channels: int, num_classes: int) -> tuple[nn.Module, nn.Module]:
+        """Generator and discriminator."""
+        tells = partial(Discriminator, contrast=self.contrast.size * self.contrasts)
+        return self.net.build(Generator, tells, size, channels, 0 if self.condition == "none" else num_classes)
+
 
 class StyleGANSettings(StyleTable):
     """[method] of StyleGAN2, the baseline."""
@@ -210,7 +212,7 @@ def check_style(settings: StyleTable, data: Data, given: Collection[str]) -> Non
         raise UserError(f"method.net.base = {bounds.base} leaves no channels at {side} pixels: use at least {side}")
     check_drawing(settings, data, given)
     if bounds.weights_g or bounds.weights_d:
-        bounds.build(side, data.inputs, classes, settings.condition, settings.contrast.size * settings.contrasts)
+        settings.build(side, data.inputs, classes)
 
 
 def _of_one_class(settings: StyleTable) -> str:
