@@ -52,6 +52,8 @@ class TransitionalSettings(StyleTable):
 
 
 class TransitionalGAN(StyleGAN2):
+    """StyleGAN2 that learns to draw before it learns classes."""
+
     table = TransitionalSettings
 
     def schedule(self, at: Progress) -> None:
