@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,17 @@ from pathlib import Path
 from evenhand import parallel
 from evenhand.errors import UserError
 
+_mine: set[tuple[Path, int]] = set()  # folders that a thread of this process holds
+
 
 @contextmanager
 def held(folder: Path, *, wait: bool, other: str = "run.folder") -> Iterator[None]:
-    """Hold the lock beside ``folder`` for all processes of a run; another holder is waited for, or named."""
-    if not parallel.is_writer():
+    """Hold the lock beside ``folder`` for all processes of a run; another holder is waited for, or named.
+
+    Who holds it may ask again, as `fit` does within `train`.
+    """
+    own = (folder.absolute(), threading.get_ident())
+    if not parallel.is_writer() or own in _mine:
         yield
         return
     try:
@@ -30,7 +37,11 @@ def held(folder: Path, *, wait: bool, other: str = "run.folder") -> Iterator[Non
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        _mine.add(own)
+        try:
+            yield
+        finally:
+            _mine.discard(own)
 
 
 def _take(handle: int, wait: bool) -> bool:

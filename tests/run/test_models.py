@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import torch
 from evenhand import locks
 from evenhand.errors import UserError
 from evenhand.methods.recognise import second_stage
-from evenhand.run import checkpoint, open_run, training
+from evenhand.run import checkpoint, fit, open_run, training
 from evenhand.run.measuring import measure
-from evenhand.run.recipe import load_recipe, validate
+from evenhand.run.opening import build_method, read_data
+from evenhand.run.recipe import Recipe, load_recipe, validate
 from evenhand.run.training import train
 from helpers import tree
 
@@ -181,13 +184,64 @@ def test_a_run_of_other_counts_is_no_first_stage(tmp_path: Path) -> None:
 # one training in a folder
 
 
-def test_two_trainings_in_one_folder_are_refused(tmp_path: Path) -> None:
+@contextmanager
+def held_elsewhere(folder: Path) -> Iterator[None]:
+    """By another thread, as by another process; who holds a lock may take it again."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks.held(folder, wait=False):
+            taken.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(30)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def fit_alone(asked: Recipe) -> None:
+    data = read_data(asked)
+    fit(build_method(asked, data, torch.device("cpu"), {}), data.streams, asked.run)
+
+
+@pytest.mark.parametrize("begin", [train, fit_alone])
+def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, begin: Callable[[Recipe], object]) -> None:
+    asked = recipe(tmp_path / "run", classifier())
     with (
-        locks.held(tmp_path / "run", wait=False),
+        held_elsewhere(tmp_path / "run"),
         pytest.raises(UserError, match=r"is in use by process \d+: wait for it, or choose another run\.folder"),
     ):
-        train(recipe(tmp_path / "run", classifier()))
-    train(recipe(tmp_path / "run", classifier()))
+        begin(asked)
+    assert not (tmp_path / "run" / "last.pt").exists()
+    begin(asked)
+    with locks.held(tmp_path / "run", wait=False):  # given back
+        assert (tmp_path / "run" / "last.pt").exists()
+
+
+def test_a_lock_taken_twice_is_kept_until_the_first_ends(tmp_path: Path) -> None:
+    lock = tmp_path / "x"
+    with locks.held(lock, wait=False):
+        with locks.held(lock, wait=False):
+            pass
+        thread = threading.Thread(target=lambda: refused.append(_refused(lock)))
+        refused: list[bool] = []
+        thread.start()
+        thread.join()
+    assert refused == [True]
+    assert not _refused(lock)
+
+
+def _refused(lock: Path) -> bool:
+    try:
+        with locks.held(lock, wait=False):
+            return False
+    except UserError:
+        return True
 
 
 def test_a_lock_is_waited_for_and_ends_with_its_holder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from evenhand import parallel
+from evenhand import locks, parallel
 from evenhand.data.loader import Batch, Feed, Loader
 from evenhand.data.stream import Streams, decoded_by
 from evenhand.errors import Stopped, UserError
@@ -29,9 +29,13 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     """Train ``method`` on ``streams``; returns the run's folder with ``last.pt``, and ``best.pt`` if one is selected.
 
     Every random number is a function of (seed, step), so ``run.resume`` continues bit for bit. ``digest`` names
-    the recipe: a checkpoint of another one is refused.
+    the recipe: a checkpoint of another one is refused, and so is a folder that another process trains in.
     """
-    folder = Path(run.folder)
+    with locks.held(Path(run.folder), wait=False):
+        return _fit(method, streams, run, Path(run.folder), digest)
+
+
+def _fit(method: Method, streams: Streams, run: Run, folder: Path, digest: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if run.threads:
         use_threads(run.threads)
