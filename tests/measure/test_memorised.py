@@ -39,6 +39,13 @@ def test_copies_are_told_from_new_images() -> None:
     assert 0.45 < half["near"] < 0.65
 
 
+def test_copies_are_told_where_held_out_images_are_copies_too() -> None:
+    seen, held = torch.randn(2, 400, 8, generator=seeded()).unbind()
+    held[:40] = seen[100:140]
+    assert copying(seen[:100], seen, held)["near"] == 1.0
+    assert copying(held, seen, held)["near"] == pytest.approx(0.1)
+
+
 def test_a_mirror_image_is_a_copy_where_training_flips() -> None:
     pixels, size = from_module(torch.nn.Flatten(), "pixels"), (3, 80, 1, 6, 6)
     known, fresh, new = torch.randint(256, size, generator=seeded(), dtype=torch.uint8).unbind()

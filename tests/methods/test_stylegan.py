@@ -482,3 +482,11 @@ def test_class_terms_need_classes(table: str, what: str) -> None:
 def test_ada_can_be_switched_off(data: Data, judge: LongTailClassifier) -> None:
     assert build(data, judge, ada={"kimg": 0.0}).ada is None
     assert build(data, judge, ada={}).ada.kimg == 500
+    assert build(data, judge, ada={"kimg": 0.0, "p": 0.3}).ada.p == 0.3
+
+
+@pytest.mark.parametrize("player", ["optim_g", "optim_d"])
+def test_float16_is_refused(player: str) -> None:
+    """Squares of styles overflow it: 512 channels of styles of 5 drew black images."""
+    with pytest.raises(ValueError, match="set precision to bfloat16 or float32"):
+        StyleGAN2.table(**{player: {"precision": "float16"}})

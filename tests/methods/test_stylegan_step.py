@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "average": {"ema_kimg": 0.02, "ema_rampup": 0.7},
     "lecam": {"lecam": 2.0, "lecam_start": 1, "diffaugment": ["translation", "cutout"]},
     "ada": {"ada": {"target": 0.1, "kimg": 0.2, "every": 2, "p": 0.3}, "r1": 1.0, "r1_every": 2},
+    "ada, fixed": {"ada": {"target": 0.1, "kimg": 0.0, "every": 1, "p": 0.6}},
     "gsr": {"gsr": {"strength": 2.0, "alpha": 0.9, "form": "sum"}},
     "noisy-twins": {"twins": TWINS, "mixing": 1.0, "r1": 1.0, "r1_every": 2, "path": 1.0, "path_every": 2},
     "noise": {"twins": TWINS | {"strength": 0.0}},
@@ -354,7 +355,7 @@ class Written:
             said["r1"] = penalty.detach()
             self.adam_d.step(penalty)
         if o["ada"]:
-            if t % o["ada"]["every"] == o["ada"]["every"] - 1:
+            if o["ada"]["kimg"] and t % o["ada"]["every"] == o["ada"]["every"] - 1:
                 up = sum(self.signs) / len(self.signs) > o["ada"]["target"]
                 self.p += (1 if up else -1) * len(self.signs) / (1000 * o["ada"]["kimg"])
                 self.p, self.signs = min(1.0, max(0.0, self.p)), []
@@ -409,6 +410,16 @@ def test_the_transition_grows_between_its_marks() -> None:
     assert [Transition(start=5, end=5).share(k) for k in (4999, 5000)] == [0, 1]
     with pytest.raises(ValueError, match="ends at 1 thousand images, before it starts at 2"):
         Transition(start=2, end=1)
+
+
+def test_the_transition_counts_images_of_which_there_may_be_fewer_than_a_batch(
+    data: Data, judge: LongTailClassifier
+) -> None:
+    images = sum(data.counts)
+    gan = build(data, judge, TransitionalGAN, batch=2 * images, transition={"start": 0, "end": 0.01 * images})
+    gan.schedule(Progress(4, 4, 10))
+    assert float(gan.discriminator.net.transition) == pytest.approx(0.4)
+    assert gan.traces()["transition"] == pytest.approx(0.4)
 
 
 def test_defaults_are_the_papers() -> None:

@@ -594,7 +594,32 @@ def test_mistakes() -> None:
         g.synthesis(torch.randn(2, 5))
     with pytest.raises(ValueError, match="images are"):
         d(torch.randn(2, 1, 32, 32), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\).*expected \(2,\) ints"):
+        d(torch.randn(2, 1, 16, 16), torch.tensor([0, 1, 1]))
+    with pytest.raises(ValueError, match=r"labels of shape \(1,\).*expected \(2,\) ints"):
+        d(torch.randn(2, 1, 16, 16), torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"torch.bool: expected \(2,\) ints"):
+        d(torch.randn(2, 1, 16, 16), torch.tensor([True, False]))
+    with pytest.raises(ValueError, match="images are none"):
+        d(torch.randn(0, 1, 16, 16), torch.tensor([]).long())
+    for make in (Generator, Discriminator):
+        with pytest.raises(ValueError, match=r"channels=0: images have 1 \(grey\) or 3"):
+            make(16, 0, 3)
+    with pytest.raises(ValueError, match="style=0"):
+        Generator(16, 1, 3, style=0)
     with pytest.raises(ValueError, match="leave no channels"):
         Generator(64, 3, 3, base=32)
     with pytest.raises(ValueError, match="group is 0"):
         Discriminator(16, 1, 3, group=0)
+
+
+def test_other_types_of_numbers_are_taken_as_the_networks_own() -> None:
+    """As numpy draws them: double noise, small integers."""
+    g, d = Generator(16, 1, 3, **SMALL), Discriminator(16, 1, 3, base=64, widest=7)
+    z, x, y = torch.randn(3, 6), torch.randn(3, 1, 16, 16), torch.tensor([2, 0, 1])
+    ws, scores = g.mapping(z, y), d(x, y)
+    for kind in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        torch.testing.assert_close(g.mapping(z.double(), y.to(kind)), ws)
+        torch.testing.assert_close(d(x.double(), y.to(kind).numpy()), scores)
+    torch.testing.assert_close(g.synthesis(ws.double()), g.synthesis(ws))
+    assert d.double()(x, y).dtype == torch.double

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,12 @@ def test_all_but_the_mapping_is_stylegan2s(generator: TransitionalGenerator) -> 
     assert theirs.keys() <= generator.state_dict().keys()
 
 
+@pytest.mark.parametrize("make", [TransitionalGenerator, TransitionalDiscriminator])
+def test_without_classes_there_is_no_transition(make: Any) -> None:
+    with pytest.raises(ValueError, match="num_classes=0"):
+        make(16, 3, 0, base=64, widest=8)
+
+
 def test_called_the_critic_knows_no_labels_and_its_second_score_is_a_projection() -> None:
     torch.manual_seed(0)
     critic = TransitionalDiscriminator(16, 3, 4, base=64, widest=8, group=2)
@@ -72,6 +79,7 @@ def test_called_the_critic_knows_no_labels_and_its_second_score_is_a_projection(
     assert not torch.allclose(of_class, of_others)
     names = {name.removeprefix("b4.").split(".")[0] for name in critic.state_dict() if name.startswith("b4.")}
     assert names == {"conv", "fc", "out_uc", "out_c"}  # as released
+    assert "transition" in critic.state_dict()
     x, vectors = critic.b4.features(critic._lowest(images)), critic.mapping(labels)
     written = [
         (critic.b4.out_c.weight @ f / math.sqrt(8) + critic.b4.out_c.bias) @ v / math.sqrt(8)

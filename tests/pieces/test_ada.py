@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.pieces import ada_changes
@@ -56,6 +57,36 @@ def test_flip_and_quarter_turn_are_exact_inside() -> None:
     torch.testing.assert_close(flip[..., 3:-3, 3:-3], x.flip(3)[..., 3:-3, 3:-3], rtol=0, atol=2e-2)
     turned = resampled(x, matrix([[0, 1, 0], [-1, 0, 0], [0, 0, 1]]))
     torch.testing.assert_close(turned[..., 3:-3, 3:-3], x.rot90(-1, (2, 3))[..., 3:-3, 3:-3], rtol=0, atol=2e-2)
+
+
+def written_out(x: Tensor, where: Tensor) -> Tensor:
+    """Mirrored borders, zeros between pixels, the filter, bilinear look-up, the transposed filter, every second place.
+
+    A pixel's own place in the filter is its sixth tap, going up and coming down.
+    """
+    side, wide, taps = x.shape[-1], 3 * x.shape[-1], torch.tensor(SYM6, dtype=torch.float64) / sum(SYM6)
+    folded = torch.arange(-wide, side + wide) % (2 * side - 2)
+    folded = torch.where(folded < side, folded, 2 * side - 2 - folded)
+    between = x.new_zeros(*x.shape[:2], 2 * len(folded), 2 * len(folded))
+    between[..., ::2, ::2] = x[..., folded[:, None], folded]
+    planes = between.flatten(0, 1)[:, None]
+    fine = F.conv2d(F.pad(planes, (6, 5, 6, 5)), torch.outer(2 * taps.flip(0), 2 * taps.flip(0))[None, None])
+    at = torch.arange(-5, 2 * side + 5).double() / 2 - (side - 1) / 2
+    grid = torch.stack([at.expand(len(at), -1), at[:, None].expand(-1, len(at)), torch.ones(len(at), len(at))], -1)
+    place = torch.einsum("nij,abj->nabi", where, grid)[..., :2] + (side - 1) / 2 + wide  # pixels of the wide image
+    place = (2 * place / (fine.shape[-1] - 1) * 2 - 1).repeat_interleave(x.shape[1], 0)
+    seen = F.grid_sample(fine, place, mode="bilinear", align_corners=True)
+    return F.conv2d(seen, torch.outer(taps, taps)[None, None], stride=2).view_as(x)
+
+
+@pytest.mark.parametrize(("angle", "zoom", "across", "down"), [(0.6, 1.1, 1.3, -0.4), (-2.0, 0.7, -2.25, 3.5)])
+def test_resampling_is_the_whole_pipeline(angle: float, zoom: float, across: float, down: float) -> None:
+    x = torch.randn(2, 3, 16, 16, generator=seeded(), dtype=torch.float64)
+    c, s = zoom * math.cos(angle), zoom * math.sin(angle)
+    where = torch.cat(
+        [matrix([[c, -s, across], [s, c, down], [0, 0, 1]]), matrix([[1, 0.3, 0], [0, 0.8, 1], [0, 0, 1]])]
+    )
+    torch.testing.assert_close(resampled(x, where), written_out(x, where), rtol=0, atol=1e-9)
 
 
 def test_whole_shift_moves_pixels_and_mirrors_what_comes_in() -> None:
@@ -233,6 +264,14 @@ def test_p_follows_the_mean_sign_counted_in_images() -> None:
     assert fast.p == 0.0
 
 
+def test_a_fixed_p_stays() -> None:
+    ada = ADA(kimg=0, p=0.3)
+    ada.observe(torch.ones(10))
+    ada.adjust()
+    assert ada.p == 0.3
+    assert ada.seen.tolist() == [0, 0]
+
+
 def test_state_is_whole() -> None:
     ada, other = ADA(kimg=1), ADA(kimg=1)
     ada.observe(torch.ones(10))
@@ -248,6 +287,6 @@ def test_state_is_whole() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    for wrong in ({"target": 2.0}, {"kimg": 0.0}, {"p": 1.5}):
-        with pytest.raises(ValueError, match="kimg > 0"):
+    for wrong in ({"target": 2.0}, {"kimg": -1.0}, {"p": 1.5}):
+        with pytest.raises(ValueError, match="kimg >= 0"):
             ADA(**wrong)

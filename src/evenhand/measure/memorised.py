@@ -14,6 +14,7 @@ from evenhand.measure.manifold import as_features, same_dimensions
 from evenhand.randomness import dice
 
 MOST = 10_000  # images of either split that are looked at
+ROUNDING = 1e-6  # of a usual distance, by which equal rows seem apart
 USUAL = 0.05  # of held-out images are nearer than the distance that counts as near
 
 
@@ -29,7 +30,7 @@ def copying(fake: Any, seen: Any, held: Any, *, mirrored: tuple[Any, Any] | None
     """Of features (N, d) of drawn, training and held-out images.
 
     ratio: median distance of drawn images to their nearest training image over that of held-out ones; 1 if they are as
-    new. near: share of drawn images nearer than all but 5 % of held-out ones; 0.05 if they are as new, 1 for copies.
+    new. near: share of drawn images as near as only 5 % of held-out ones are; 0.05 if they are as new, 1 for copies.
     ``mirrored`` are the drawn and the held-out images' mirror images: the nearer of the two counts, of both alike.
     """
     drawn, fresh = (nearest(x, seen)[0] for x in (fake, held))
@@ -38,9 +39,10 @@ def copying(fake: Any, seen: Any, held: Any, *, mirrored: tuple[Any, Any] | None
             torch.minimum(own, nearest(x, seen)[0]) for own, x in zip((drawn, fresh), mirrored, strict=True)
         )
     usual = fresh.median().clamp_min(torch.finfo(torch.float64).tiny)
+    near = fresh.quantile(USUAL) + ROUNDING * usual
     return {
         "ratio": float(drawn.median() / usual),
-        "near": float((drawn < fresh.quantile(USUAL)).double().mean()),
+        "near": float((drawn <= near).double().mean()),
         "images": float(len(torch.as_tensor(seen))),
     }
 

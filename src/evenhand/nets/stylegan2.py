@@ -136,7 +136,7 @@ class Synthesis(nn.ModuleDict):
             raise ValueError(f"noise {noise!r} is unknown; use one of {', '.join(NOISES)}")
         if ws.ndim != 3 or ws.shape[1] != self.layers:
             raise ValueError(f"ws has shape {tuple(ws.shape)}; give (N, {self.layers}, style), a style for each layer")
-        styles = ws.unbind(1)
+        styles = ws.to(next(self.parameters()).dtype).unbind(1)
         x = image = None
         for number, block in enumerate(self.values()):
             x, image = block(x, image, styles[max(0, 2 * number - 1) : 2 * number + 2], noise, chance)
@@ -155,6 +155,8 @@ class Generator(nn.Module):
         super().__init__()
         if channels < 1:
             raise ValueError(f"channels={channels}: images have 1 (grey) or 3")
+        if latent < 1 or style < 1:
+            raise ValueError(f"latent={latent} and style={style}: noise and styles have at least one dimension")
         self.latent, self.num_classes, widths = latent, num_classes, widths_of(size, base, widest)
         self.synthesis = Synthesis(size, channels, style, widths)
         self.mapping = self.mapping_kind(latent, num_classes, style, mapping_layers, copies=self.synthesis.layers)
@@ -169,8 +171,8 @@ class Generator(nn.Module):
 class LabelMapping(Mapping):
     """The critic's: a label's vector, (N, width)."""
 
-    def forward(self, labels: Any) -> Tensor:
-        return self.styles(None, labels)
+    def forward(self, labels: Any, count: int | None = None) -> Tensor:
+        return self.styles(None, labels, count)
 
 
 class DiscriminatorBlock(nn.Module):
@@ -225,6 +227,8 @@ class Discriminator(nn.Module):
         super().__init__()
         if group < 1:
             raise ValueError(f"group is {group}; it must be at least 1, which turns the deviation off")
+        if channels < 1:
+            raise ValueError(f"channels={channels}: images have 1 (grey) or 3")
         widths = widths_of(size, base, widest)
         self.shape, self.num_classes = (channels, size, size), num_classes
         self.names = [f"b{side}" for side in sorted(widths, reverse=True) if side > LOWEST]
@@ -241,17 +245,19 @@ class Discriminator(nn.Module):
 
     def forward(self, images: Tensor, labels: Any = None) -> Tensor:
         x = self.b4(self._lowest(images))
-        return (x * self.mapping(labels)).sum(1) / math.sqrt(x.shape[1]) if self.projects else x[:, 0]
+        return (x * self.mapping(labels, len(x))).sum(1) / math.sqrt(x.shape[1]) if self.projects else x[:, 0]
 
     def contrast(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores (N,), unit features of the images (N, contrast), and unit vectors of their labels."""
         x = self.b4.features(self._lowest(images))
-        return self.b4.out(x)[:, 0], normalize(self.embed(x)), normalize(self.mapping(labels))
+        return self.b4.out(x)[:, 0], normalize(self.embed(x)), normalize(self.mapping(labels, len(x)))
 
     def _lowest(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.shape:
             raise ValueError(f"images are {tuple(images.shape[1:])}; this network takes {self.shape}: resize them")
-        x = images
+        if not len(images):
+            raise ValueError("images are none: a critic compares the images of a batch, give at least one")
+        x = images.to(next(self.parameters()).dtype)
         for name in self.names:
             x = self.get_submodule(name)(x)
         return x

@@ -89,16 +89,17 @@ class Mapping(nn.Module):
         for name, (inputs, outputs) in zip(self.names, pairwise(sizes), strict=True):
             self.add_module(name, Linear(inputs, outputs, active=True, rate=MAPPING_RATE))
 
-    def styles(self, z: Tensor | None, labels: Any) -> Tensor:
+    def styles(self, z: Tensor | None, labels: Any, count: int | None = None) -> Tensor:
+        """Of noise and labels; ``count`` labels are expected where there is no noise to count."""
         parts = [self._of_noise(z)] if z is not None else []
         if self.num_classes:
-            parts.append(self._of_class(labels, None if z is None else len(z)))
+            parts.append(self._of_class(labels, count if z is None else len(z)))
         return self._through(torch.cat(parts, 1), self.names)
 
     def _of_noise(self, z: Tensor) -> Tensor:
         if z.ndim != 2 or z.shape[1] != self.latent:
             raise ValueError(f"z has shape {tuple(z.shape)}; this network takes (N, {self.latent})")
-        return normalised(z)
+        return normalised(z.to(next(self.parameters()).dtype))
 
     def _of_class(self, labels: Any, count: int | None) -> Tensor:
         return normalised(self.embed(self._checked(labels, count)))
@@ -113,13 +114,13 @@ class Mapping(nn.Module):
         if labels is None:
             raise ValueError(f"labels are missing; this network has {self.num_classes} classes: give (N,) ints")
         y = torch.as_tensor(labels, device=self.embed.weight.device)
-        if y.ndim != 1 or y.is_floating_point() or (count is not None and len(y) != count):
+        if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool or (count is not None and len(y) != count):
             wanted = f"({'N' if count is None else count},) ints"
             raise ValueError(f"labels of shape {tuple(y.shape)} and type {y.dtype}: expected {wanted}")
         if y.device.type == "cpu" and len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes:
             wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
             raise ValueError(f"labels hold {wrong}: classes run from 0 to {self.num_classes - 1}")
-        return y
+        return y.long()
 
 
 def widths_of(size: int, base: int, widest: int) -> dict[int, int]:

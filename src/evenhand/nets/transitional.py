@@ -23,12 +23,13 @@ class TransitionalMapping(StyleMapping):
 
     def __init__(self, latent: int, num_classes: int, width: int, layers: int, *, copies: int) -> None:
         super().__init__(latent, 0, width, layers, copies=copies)
+        _has_classes(num_classes)
         self.num_classes = num_classes
         self.embed = ClassEmbedding(num_classes, width)
         self.proj_embedd = Linear(width, width, active=True, rate=MAPPING_RATE)
         self.register_buffer("transition", torch.zeros(()))
 
-    def styles(self, z: Tensor | None, labels: Any) -> Tensor:
+    def styles(self, z: Tensor | None, labels: Any, count: int | None = None) -> Tensor:
         assert z is not None  # a generator's
         first, *others = self.names
         of_noise = self._through(self._of_noise(z), [first])
@@ -64,6 +65,7 @@ class TransitionalDiscriminator(Discriminator):
         self, size: int, channels: int, num_classes: int, *, base: int = 32768, widest: int = 512, group: int = 4,
         residual: bool = True,
     ) -> None:  # fmt: skip
+        _has_classes(num_classes)
         super().__init__(size, channels, num_classes, base=base, widest=widest, group=group, residual=residual)
         self.projects = False
         self.b4 = TwoScores(widths_of(size, base, widest)[LOWEST], group)
@@ -71,5 +73,10 @@ class TransitionalDiscriminator(Discriminator):
 
     def scores(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         x = self.b4.features(self._lowest(images))
-        of_class = self.b4.out_c(x) * self.mapping(labels)
+        of_class = self.b4.out_c(x) * self.mapping(labels, len(x))
         return self.b4.out_uc(x)[:, 0], of_class.sum(1) / math.sqrt(of_class.shape[1])
+
+
+def _has_classes(count: int) -> None:
+    if count < 1:
+        raise ValueError(f"num_classes={count}: a transition to classes needs some; without, use nets.stylegan2")

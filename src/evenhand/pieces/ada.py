@@ -25,12 +25,12 @@ from evenhand.pieces.ada_changes import augmented
 class ADA:
     """``observe`` the scores of all real images, ``adjust`` every few steps; calling it augments a batch.
 
-    kimg: thousand images in which p can go from 0 to 1. Everything that changes is in ``state_dict``.
+    kimg: thousand images in which p can go from 0 to 1; 0: it stays. Everything that changes is in ``state_dict``.
     """
 
     def __init__(self, target: float = 0.6, kimg: float = 500.0, p: float = 0.0) -> None:
-        if not -1 <= target <= 1 or not kimg > 0 or not 0 <= p <= 1:
-            raise ValueError(f"target={target}, kimg={kimg}, p={p}: use a mean sign, 0.6, kimg > 0 and p in [0, 1]")
+        if not -1 <= target <= 1 or not kimg >= 0 or not 0 <= p <= 1:
+            raise ValueError(f"target={target}, kimg={kimg}, p={p}: use a mean sign, 0.6, kimg >= 0 and p in [0, 1]")
         self.target, self.kimg, self.p = target, kimg, p
         self.seen = torch.zeros(2, dtype=torch.int64)  # sum of signs, images
 
@@ -44,7 +44,7 @@ class ADA:
     def adjust(self) -> None:
         """``p + sign(r - target) * images / (1000 kimg)`` in [0, 1], r the mean sign since last, over processes."""
         total, count = parallel.total(self.seen).tolist()
-        if count:
+        if count and self.kimg:
             way = (total / count > self.target) - (total / count < self.target)
             self.p = min(1.0, max(0.0, self.p + way * count / (1000 * self.kimg)))
         self.seen = torch.zeros_like(self.seen)

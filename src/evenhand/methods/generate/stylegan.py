@@ -55,7 +55,7 @@ class StyleGAN2(GAN):
         self.path_mean = torch.zeros((), device=self.device)
         self.grain = dice(seed)
         ada = settings.ada
-        self.ada = ADA(ada.target, ada.kimg, ada.p) if ada and ada.kimg else None
+        self.ada = ADA(ada.target, ada.kimg, ada.p) if ada and (ada.kimg or ada.p) else None
         self.noises: list[EmbeddingNoise] = []
         self.twinned = bool(settings.twins and settings.twins.strength)
         if settings.twins and settings.twins.sigma:
@@ -80,7 +80,11 @@ class StyleGAN2(GAN):
         self.grain = dice(self.seed, "grain", at.step, parallel.rank())
         for player, noise in enumerate(self.noises):
             noise.generator = dice(self.seed, "embedding", player, at.step, parallel.rank())
-        self.generator.ema = average_decay(min(s.batch, sum(self.data.counts)), at.step, s.ema_kimg, s.ema_rampup)
+        self.generator.ema = average_decay(self.images_a_step, at.step, s.ema_kimg, s.ema_rampup)
+
+    @property
+    def images_a_step(self) -> int:
+        return min(int(self.settings.batch), sum(self.data.counts))
 
     def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
         s = self.settings

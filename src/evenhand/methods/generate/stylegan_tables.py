@@ -113,9 +113,9 @@ class ADASettings(Settings):
     """[method.ada]: adaptive augmentation of all that is judged."""
 
     target: float = Field(0.6, ge=-1, le=1, description="mean sign of real images' scores that is aimed at")
-    kimg: float = Field(500.0, ge=0, description="thousand images in which it can go from 0 to 1; 0: no ADA")
+    kimg: float = Field(500.0, ge=0, description="thousand images in which it can go from 0 to 1; 0: it stays at p")
     every: int = Field(4, gt=0, description="steps between adjustments")
-    p: float = Field(0.0, ge=0, le=1, description="the probability to begin with")
+    p: float = Field(0.0, ge=0, le=1, description="the probability to begin with; with kimg = 0 no ADA at 0")
 
 
 class StyleTable(Settings):
@@ -156,6 +156,8 @@ class StyleTable(Settings):
         if self.condition == "none" and (noisy or braked):
             what = "NoisyTwins acts" if noisy else "gSR acts"
             raise ValueError(f"{what} on class embeddings: set condition to projection")
+        if "float16" in (self.optim_g.precision, self.optim_d.precision):
+            raise ValueError("float16 overflows where styles scale convolutions: set precision to bfloat16 or float32")
         return self
 
     @property
@@ -175,7 +177,7 @@ class StyleGANSettings(StyleTable):
 
 
 class NoisyTwinsSettings(StyleTable):
-    """[method] of NoisyTwins as on CIFAR-10-LT."""
+    """[method] of NoisyTwins, with noise and loss as on CIFAR-10-LT."""
 
     name: Literal["noisy-twins"] = "noisy-twins"
     twins: TwinsSettings = TwinsSettings()

@@ -58,7 +58,7 @@ class TransitionalGAN(StyleGAN2):
 
     def schedule(self, at: Progress) -> None:
         super().schedule(at)
-        share = self.settings.transition.share(at.step * self.settings.batch)
+        share = self.settings.transition.share(at.step * self.images_a_step)
         nets: list[Any] = [self.generator.net.mapping, self.discriminator.net]
         for net in nets:
             net.transition.fill_(share)
