@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
+def as_tensor(values: Any, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+    """torch's, which also takes numpy's reversed views and wide unsigned integers."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind == "u" and values.dtype.itemsize > 1:
+            values = values.astype(np.int64)
+        if min(values.strides, default=0) < 0:
+            values = values.copy()
+    return torch.as_tensor(values, dtype=dtype, device=device)
+
+
 def numbers(values: Any) -> Tensor:
     """A tensor of them; Python's floats keep their digits (float64), what has a type keeps it."""
-    found = torch.as_tensor(values)
-    return found if _typed(values) or not found.is_floating_point() else torch.as_tensor(values, dtype=torch.float64)
+    found = as_tensor(values)
+    return found if _typed(values) or not found.is_floating_point() else as_tensor(values, dtype=torch.float64)
 
 
 def narrowed(result: Tensor, *given: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from typing import TypeVar
 
 import numpy as np
@@ -29,8 +30,16 @@ def mix(seed: int, *parts: int | str) -> int:
     for part in (seed, *parts):
         if isinstance(part, str):
             part = int.from_bytes(hashlib.sha256(part.encode()).digest()[:8], "little")
-        h = scramble(h ^ (part & _MASK))
+        h = scramble(h ^ (_whole(part) & _MASK))
     return h >> 1
+
+
+def _whole(part: object) -> int:
+    """Python's int of numpy's or torch's."""
+    try:
+        return operator.index(part)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"seed {part!r} is no whole number; use an int") from error
 
 
 def dice(seed: int, *parts: int | str) -> torch.Generator:

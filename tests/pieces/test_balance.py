@@ -331,7 +331,7 @@ def test_bad_arguments_name_the_remedy() -> None:
         (lambda: seen.count(torch.tensor([0.0])), "expected \\(N,\\) integers"),
         (lambda: seen.load_state_dict(other), "frequency of 4 classes: expected 3"),
         (lambda: EffectiveFrequency(1), "num_classes=1"),
-        (lambda: EffectiveFrequency(3, forget=0), r"forget=0 is outside \(0, 1\]"),
+        (lambda: EffectiveFrequency(3, forget=1.5), r"forget=1.5 is outside \[0, 1\]"),
         (lambda: EffectiveFrequency(3, start=0), "start=0: both must be positive"),
         (lambda: EffectiveFrequency(3, floor=1), r"floor=1 is outside \[0, 1\)"),
     ]:
@@ -346,3 +346,21 @@ def test_form_ratio_is_what_the_share_form_is_stronger_by() -> None:
     p, n = shares([5, 3, 2]), shares([8, 1, 1])
     ratio = balance_loss(p, n) / 3 / balance_loss(p, n, normalise="mean-one")
     assert float(ratio) == pytest.approx(form_ratio(n))
+
+
+def test_frequencies_survive_a_cycle_without_counts() -> None:
+    """Trap 09: all forgotten and nothing counted would be 0 / 0."""
+    seen = EffectiveFrequency(3, forget=1.0)
+    seen.count([0, 0, 1, 2])
+    seen.refresh()
+    seen.count([])
+    seen.refresh()
+    assert seen.distribution.tolist() == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_nothing_may_be_forgotten() -> None:
+    seen = EffectiveFrequency(2, forget=0.0)
+    for _ in range(2):
+        seen.count([0])
+        seen.refresh()
+    assert seen.frequency.tolist() == [3.0, 1.0]

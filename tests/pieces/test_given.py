@@ -11,14 +11,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from evenhand.data import longtail_subset
-from evenhand.measure.confusion import group_mean_recall, recalls
+from evenhand.data import longtail_counts, longtail_subset
+from evenhand.measure.confusion import confusion_matrix, group_mean_recall, recalls
 from evenhand.measure.detection import average_precision
-from evenhand.measure.generative import frechet_distance
+from evenhand.measure.generative import fid, frechet_distance, precision_recall
 from evenhand.nets.stylegan2 import Discriminator, Generator
 from evenhand.pieces import selection as select
 from evenhand.pieces.balance import EffectiveFrequency, balance_loss
-from evenhand.pieces.domain import mcc_loss, reverse_gradient
+from evenhand.pieces.cost_sensitive import hybrid_loss, kl_mask, min_recall_gain
+from evenhand.pieces.domain import entropy_weights, mcc_loss, reverse_gradient
 from evenhand.pieces.losses import (
     class_balanced_weights,
     deferred_weights,
@@ -29,7 +30,7 @@ from evenhand.pieces.losses import (
 )
 from evenhand.pieces.sam import SAM
 from evenhand.pieces.submodular import submodular_select, vap_score
-from evenhand.pieces.twins import twins_loss
+from evenhand.pieces.twins import noise_scale, twins_loss
 from evenhand.pieces.vat import adversarial_direction, vat_loss
 from evenhand.run import load_recipe
 from helpers import seeded
@@ -103,6 +104,46 @@ def test_perturbations_of_any_function() -> None:
         torch.testing.assert_close(found, wanted)
 
 
+BACKWARDS = np.array([5, 50, 500])[::-1]  # a view that torch cannot wrap
+WIDE = Y.numpy().astype(np.uint16)  # a type that torch hardly knows
+
+
+@pytest.mark.parametrize(
+    ("call", "plain"),
+    [
+        (lambda: class_balanced_weights(BACKWARDS), lambda: class_balanced_weights(np.array(COUNTS))),
+        (lambda: noise_scale(BACKWARDS, 0.5, 0.9), lambda: noise_scale(COUNTS, 0.5, 0.9)),
+        (lambda: vs_loss(LOGITS, WIDE, BACKWARDS), lambda: vs_loss(LOGITS, Y, COUNTS)),
+        (lambda: focal_loss(LOGITS, WIDE[::-1]), lambda: focal_loss(LOGITS, Y.flip(0))),
+        (lambda: confusion_matrix(WIDE[::-1], WIDE, 3), lambda: confusion_matrix(Y.flip(0), Y, 3)),
+        (lambda: hybrid_loss(LOGITS, WIDE, torch.eye(3)), lambda: hybrid_loss(LOGITS, Y, torch.eye(3))),
+        (
+            lambda: min_recall_gain(PRIORS, np.array([1, 1, 1], np.uint16)),
+            lambda: min_recall_gain(PRIORS, np.array([1, 1, 1])),
+        ),
+        (
+            lambda: balance_loss(PRIORS, BACKWARDS),
+            lambda: balance_loss(torch.as_tensor(np.array(PRIORS)), COUNTS),
+        ),
+        (lambda: longtail_subset(WIDE[::-1], [1, 1, 1], 0), lambda: longtail_subset(Y.flip(0), [1, 1, 1], 0)),
+        (lambda: fid(LOGITS.numpy()[::-1], LOGITS[:4]), lambda: fid(LOGITS.flip(0), LOGITS[:4])),
+        (
+            lambda: torch.tensor(precision_recall(np.arange(6)[:, None], np.arange(1, 7)[:, None], k=1)),
+            lambda: torch.tensor(precision_recall(torch.arange(6.0)[:, None], torch.arange(1.0, 7)[:, None], k=1)),
+        ),
+    ],
+)
+def test_arrays_that_torch_cannot_wrap(call: Callable[[], Any], plain: Callable[[], Any]) -> None:
+    torch.testing.assert_close(call(), plain(), rtol=1e-9, atol=1e-12)
+
+
+def test_seeds_of_any_integer_type() -> None:
+    wanted = longtail_subset(Y, [1, 1, 1], 3)
+    for seed in (np.int64(3), np.uint8(3), torch.tensor(3), np.array(3)):
+        assert torch.equal(longtail_subset(Y, [1, 1, 1], seed), wanted)
+    assert any(not torch.equal(longtail_subset(Y, [1, 1, 1], seed), wanted) for seed in range(8))
+
+
 def test_confusion_matrices_and_groups_of_any_kind() -> None:
     C = np.array([[0.4, 0.1], [0.3, 0.2]])
     assert recalls(C).tolist() == [0.8, 0.4]
@@ -139,6 +180,22 @@ def test_confusion_matrices_and_groups_of_any_kind() -> None:
         (lambda: Generator(8, 3, 2, base=64, latent=4)(torch.zeros(1, 4), [2]), "labels hold 2: .* from 0 to 1"),
         (lambda: Generator(8, 3, 2, base=64, latent=4)(torch.zeros(2, 4), [1]), r"labels of shape \(1,\)"),
         (lambda: Generator(8, 3, 2, base=64, latent=4)(torch.zeros(1, 5), [1]), r"z has shape \(1, 5\)"),
+        (lambda: frechet_distance([0.0] * 2, [[1.0, 5.0], [5.0, 1.0]], [0.0] * 2, np.eye(2)), "cov_a is no covariance"),
+        (lambda: frechet_distance([0.0], [[1.0]], [math.nan], [[1.0]]), "mean_b holds nan or inf"),
+        (lambda: longtail_subset([0.5, 1.7], [1, 1], 0), r"labels of shape \(2,\) and type torch.float32: expected"),
+        (lambda: longtail_subset([[0], [1]], [1, 1], 0), r"labels of shape \(2, 1\)"),
+        (lambda: longtail_subset([0, 1], [-1, 1], 0), "counts hold -1: expected whole numbers of samples, at least 0"),
+        (lambda: longtail_subset([0, 1], [1, 1], 1.5), "seed 1.5 is no whole number"),
+        (lambda: longtail_counts(50, 2.5, 10), r"num_classes 2.5 \(a whole number\)"),
+        (lambda: longtail_counts(30, 10, 0.01), "imbalance 0.01 leaves classes empty: n_max 30 is the last class's"),
+        (lambda: vs_loss(LOGITS, Y, COUNTS, tau=math.nan), "tau=nan: use a finite number"),
+        (lambda: vs_loss(LOGITS, Y, COUNTS, gamma=math.inf), "gamma=inf: use a finite number"),
+        (lambda: logit_adjusted_loss(LOGITS, Y, PRIORS, tau=math.inf), "tau=inf: use a finite number"),
+        (lambda: entropy_weights(LOGITS[0].softmax(0)), r"probs of shape \(3,\): expected \(N, K\)"),
+        (lambda: kl_mask(LOGITS[0].softmax(0), torch.eye(3), 0.1), r"probs of shape \(3,\): expected \(N, K\)"),
+        (lambda: adversarial_direction(torch.nn.Identity(), LOGITS, epsilon=math.inf), "epsilon=inf"),
+        (lambda: adversarial_direction(torch.nn.Identity(), LOGITS[0], epsilon=1.0), r"x of shape \(3,\)"),
+        (lambda: vat_loss(lambda x: x.sum(1), LOGITS, epsilon=1.0), r"model returned shape \(6,\): expected logits"),
         (lambda: load_recipe("folder", "run.epochs=5"), "is one text: give a list"),
     ],
 )

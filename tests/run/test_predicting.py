@@ -79,6 +79,20 @@ def test_what_cannot_be_read_is_told_in_words_of_python(model: Any, photos: Path
     assert "skip_unreadable" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (5, "cannot predict of 5: give paths, arrays"),
+        (None, "cannot predict of None"),
+        ([1, 2], "cannot predict of 1"),
+        (np.zeros((28, 28), np.uint8), r"inputs are \(28, 28\); this model takes images"),
+    ],
+)
+def test_what_is_no_input_is_named(model: Any, given: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        model.predict(given)
+
+
 def test_other_sizes_and_modes_are_framed_as_in_training(model: Any, tmp_path: Path) -> None:
     wide = save_picture(tmp_path / "wide.png", 90, 40)
     Image.open(wide).convert("LA").save(tmp_path / "grey.png")

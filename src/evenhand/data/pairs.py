@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.samplers import Labels, Weighted
+from evenhand.given import as_tensor
 from evenhand.randomness import dice
 
 
@@ -37,7 +38,7 @@ class ClassPairs(Weighted):
         world: int = 1,
         steps_per_epoch: int | None = None,
     ) -> None:
-        P = torch.as_tensor(distribution, dtype=torch.float64).cpu()
+        P = as_tensor(distribution, dtype=torch.float64).cpu()
         if P.ndim != 2 or P.shape[0] != P.shape[1]:
             raise ValueError(f"distribution of shape {tuple(P.shape)}: expected (K, K), one probability per class pair")
         if not P.isfinite().all() or (P < 0).any():
@@ -87,7 +88,7 @@ class _Pools:
     """Samples sorted by class, so that one of a class is an offset away."""
 
     def __init__(self, name: str, labels: Labels, num_classes: int) -> None:
-        y = torch.as_tensor(labels, dtype=torch.int64).cpu()
+        y = as_tensor(labels, dtype=torch.int64).cpu()
         if not (y >= 0).any() or int(y.min()) < -1 or int(y.max()) >= num_classes:
             raise ValueError(f"{name} must lie in 0..{num_classes - 1}, or be -1 for none, and not all be -1")
         self.counts = torch.bincount(y + 1, minlength=num_classes + 1)

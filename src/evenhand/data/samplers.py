@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from evenhand import parallel
+from evenhand.given import as_tensor
 from evenhand.randomness import dice, mix
 
 Labels = Sequence[int] | np.ndarray | Tensor
@@ -26,7 +27,7 @@ def sample_weights(labels: Labels, num_classes: int, power: float = 1.0) -> Tens
 
     ``power`` 1 draws every class equally often, 0.5 in proportion to the root of its count, 0 as it is.
     """
-    y = torch.as_tensor(labels, dtype=torch.int64)
+    y = as_tensor(labels, dtype=torch.int64)
     if len(y) == 0 or int(y.min()) < 0 or int(y.max()) >= num_classes:
         raise ValueError(f"labels must be non-empty and lie in 0..{num_classes - 1}; renumber them")
     w = torch.bincount(y, minlength=num_classes).double()[y].pow(-power)
@@ -136,7 +137,7 @@ class Weighted(_Steps):
         world: int = 1,
         steps_per_epoch: int | None = None,
     ) -> None:
-        w = torch.as_tensor(weights, dtype=torch.float64).flatten()
+        w = as_tensor(weights, dtype=torch.float64).flatten()
         if not len(w) or not torch.isfinite(w).all() or (w < 0).any() or not w.sum() > 0:
             raise ValueError("weights must be finite, at least 0 and not all 0; check class counts")
         self.size, self.seed = batch, seed

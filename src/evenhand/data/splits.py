@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evenhand.data.samplers import Labels
 from evenhand.errors import did_you_mean
+from evenhand.given import as_tensor
 from evenhand.randomness import mix, scramble
 
 Counts = Sequence[int] | np.ndarray | Tensor
@@ -34,10 +35,13 @@ def longtail_counts(n_max: int, num_classes: int, imbalance: float, kind: str = 
     [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
     """
     K = num_classes
-    if K < 1 or n_max < 1 or not 0 < imbalance < math.inf:
-        raise ValueError(f"n_max {n_max}, num_classes {K} and imbalance {imbalance} must be positive")
+    if K < 1 or int(K) != K or n_max < 1 or not 0 < imbalance < math.inf:
+        raise ValueError(f"n_max {n_max}, num_classes {K} (a whole number) and imbalance {imbalance} must be positive")
     if imbalance < 1:
+        if n_max * imbalance < 1 - 1e-9:
+            raise ValueError(f"imbalance {imbalance:g} leaves classes empty: n_max {n_max} is the last class's count")
         return longtail_counts(n_max, K, 1 / imbalance, kind)[::-1]
+    K = int(K)
     if kind == "exp":
         sizes = [n_max * imbalance ** (-i / max(K - 1, 1)) for i in range(K)]
     elif kind == "step":
@@ -147,7 +151,7 @@ def semi_supervised_split(
 
 def split_digest(indices: Labels) -> str:
     """First 16 hex digits of the sha256 of the indices as little-endian int64, in the order given."""
-    array = torch.as_tensor(indices, dtype=torch.int64).numpy()
+    array = as_tensor(indices, dtype=torch.int64).numpy()
     return hashlib.sha256(array.astype("<i8").tobytes()).hexdigest()[:16]
 
 
@@ -188,8 +192,8 @@ def head_mid_tail(counts: Counts, rule: str = "thirds") -> Groups:
 
 
 def _ints(counts: Counts) -> list[int]:
-    if broken := [c for c in counts if int(c) != c]:
-        raise ValueError(f"counts hold {broken[0]}: expected whole numbers of samples")
+    if broken := [c for c in counts if int(c) != c or c < 0]:
+        raise ValueError(f"counts hold {broken[0]}: expected whole numbers of samples, at least 0")
     return [int(c) for c in counts]
 
 
@@ -200,7 +204,10 @@ def _descending(counts: Counts) -> list[int]:
 
 def class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> list[Tensor]:
     """Per class its sample indices in the stated order."""
-    y = torch.as_tensor(labels, dtype=torch.int64)
+    y = as_tensor(labels)
+    if y.ndim != 1 or (y.is_floating_point() and len(y)):
+        raise ValueError(f"labels of shape {tuple(y.shape)} and type {y.dtype}: expected (N,) class indices")
+    y = y.long()
     outside = (y < 0) | (y >= num_classes)
     if outside.any():
         at = int(outside.nonzero()[0])

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -19,7 +21,7 @@ def box_area(boxes: Tensor) -> Tensor:
 
 def box_iou(first: Any, second: Any) -> Tensor:
     """(n, m) intersection over union of boxes (n, 4) with boxes (m, 4); 0 where both are empty."""
-    a, b = (torch.as_tensor(boxes) for boxes in (first, second))
+    a, b = (as_tensor(boxes) for boxes in (first, second))
     for boxes in (a, b):
         if boxes.ndim != 2 or boxes.shape[1] != 4:
             raise ValueError(f"boxes of shape {tuple(boxes.shape)}: expected (n, 4), as x1, y1, x2, y2")

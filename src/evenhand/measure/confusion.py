@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
+
 ZERO_RECALL_FLOOR = 1e-7
 
 
 def confusion_matrix(predicted: Any, target: Any, num_classes: int) -> Tensor:
     """(K, K) float64: share of samples of class i (row) predicted as j (column), from (N,) class indices."""
-    predicted, target = torch.as_tensor(predicted), torch.as_tensor(target)
+    predicted, target = as_tensor(predicted), as_tensor(target)
     if predicted.ndim != 1 or predicted.shape != target.shape or not len(target):
         shapes = f"predicted {tuple(predicted.shape)} and target {tuple(target.shape)}"
         raise ValueError(f"{shapes}: expected equal shapes (N,), N >= 1; take argmax(1) of scores first")
@@ -113,7 +115,7 @@ def group_mean_recall(C: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _square(C: Any) -> Tensor:
-    C = torch.as_tensor(C)
+    C = as_tensor(C)
     if C.ndim != 2 or C.shape[0] != C.shape[1]:
         raise ValueError(f"C of shape {tuple(C.shape)}: expected (K, K), as confusion_matrix returns")
     return C

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
 from evenhand.measure.manifold import as_features, mean_row, same_dimensions
 
 
@@ -18,15 +19,15 @@ def frechet_distance(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> Tensor
     ``A^(1/2) B^(1/2)``; with roots from symmetric eigen-decompositions it is real and holds for singular
     covariances.
     """
-    mean_a, cov_a, mean_b, cov_b = (torch.as_tensor(x).double() for x in (mean_a, cov_a, mean_b, cov_b))
+    mean_a, cov_a, mean_b, cov_b = (as_tensor(x).double() for x in (mean_a, cov_a, mean_b, cov_b))
     d = len(mean_a) if mean_a.ndim == 1 else -1
     if (mean_a.shape, cov_a.shape, mean_b.shape, cov_b.shape) != ((d,), (d, d), (d,), (d, d)):
         shapes = ", ".join(str(tuple(x.shape)) for x in (mean_a, cov_a, mean_b, cov_b))
         raise ValueError(f"means and covariances have shapes {shapes}: expected (d,), (d, d), (d,), (d, d)")
-    for name, cov in (("cov_a", cov_a), ("cov_b", cov_b)):
-        if (cov - cov.T).abs().max() > 1e-6 * cov.abs().max() or (cov.diagonal() < 0).any():
-            raise ValueError(f"{name} is no covariance: expected a symmetric matrix with a diagonal of at least 0")
-    overlap = torch.linalg.svdvals(_root(cov_a) @ _root(cov_b)).sum()
+    for name, given in (("mean_a", mean_a), ("cov_a", cov_a), ("mean_b", mean_b), ("cov_b", cov_b)):
+        if not given.isfinite().all():
+            raise ValueError(f"{name} holds nan or inf: check the features it was computed from")
+    overlap = torch.linalg.svdvals(_root(cov_a, "cov_a") @ _root(cov_b, "cov_b")).sum()
     return _distance(mean_a - mean_b, cov_a.trace(), cov_b.trace(), overlap)
 
 
@@ -56,8 +57,10 @@ def fid(features_a: Any, features_b: Any, *, block: int = 1024) -> Tensor:
     return _distance(mean_a - mean_b, few.square().sum() / free_a, spread_b / free_b, overlap)
 
 
-def _root(cov: Tensor) -> Tensor:
+def _root(cov: Tensor, name: str) -> Tensor:
     values, vectors = torch.linalg.eigh(cov)
+    if (cov - cov.T).abs().max() > 1e-6 * cov.abs().max() or values[0] < -1e-6 * values.abs().max():
+        raise ValueError(f"{name} is no covariance: expected a symmetric matrix without negative eigenvalues")
     noise = len(cov) * torch.finfo(cov.dtype).eps * values[-1]  # what rounding makes of 0, harmful once rooted
     return vectors * values.where(values > noise, 0.0).clamp(min=0).sqrt() @ vectors.T
 

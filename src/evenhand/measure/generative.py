@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
 from evenhand.measure.frechet import fid, frechet_distance
 from evenhand.measure.manifold import (
     as_features,
@@ -197,9 +198,9 @@ def measure_generator(
         found["label_kl"] = float(label_kl(annotated, fake_logits.shape[1]))
         found["annotated_counts"] = torch.bincount(annotated, minlength=fake_logits.shape[1]).tolist()
         if fake_labels is not None:
-            agree = annotated == torch.as_tensor(fake_labels).cpu()
+            agree = annotated == as_tensor(fake_labels).cpu()
             found["annotator_agreement"] = float(agree.double().mean())
-            found["class_agreement"] = _class_means(agree.double(), torch.as_tensor(fake_labels).cpu(), num_classes)
+            found["class_agreement"] = _class_means(agree.double(), as_tensor(fake_labels).cpu(), num_classes)
         else:
             fake_labels = annotated
     if real_labels is not None and fake_labels is not None:
@@ -230,7 +231,7 @@ def _kernel(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _labels(labels: Any, count: int, num_classes: int, name: str) -> Tensor:
-    labels = torch.as_tensor(labels)
+    labels = as_tensor(labels)
     if labels.ndim != 1 or len(labels) != count or not count:
         raise ValueError(f"{name} has shape {tuple(labels.shape)}: expected ({count},), one for each sample")
     if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= num_classes:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from evenhand.given import as_tensor
 from evenhand.measure.lanczos import Hessian, Loss, lanczos
 from evenhand.nets.modes import evaluating
 
@@ -120,7 +121,7 @@ def class_spectra(
     is a mean. More than `max_samples` of a class are subsampled; up to `chunk` keep their graph, more are
     rebuilt in chunks. Probes and subset depend on the generator and the class, not on the other classes.
     """
-    labels = torch.as_tensor(labels)
+    labels = as_tensor(labels)
     base = int(torch.randint(2**62, (), generator=generator or torch.Generator().manual_seed(0)))
     found = {}
     for label in classes:

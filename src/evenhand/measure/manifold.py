@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
+
 ROUNDING = 1e-12  # of products, relative to the squares
 UNSURE = 1 << 22  # numbers looked at again at a time
 
@@ -147,11 +149,12 @@ def _squares(x: Tensor, y: Tensor) -> Tensor:
 
 def as_features(x: Any, name: str) -> Tensor:
     """Checked to be a finite (N, d) matrix."""
-    x = torch.as_tensor(x).detach()
+    x = as_tensor(x).detach()
     if x.ndim != 2 or not x.numel():
         raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (N, d), N >= 1")
-    if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
-        raise ValueError(f"{name} must be finite floating-point numbers, got {x.dtype}; check the feature network")
+    x = x if x.is_floating_point() else x.double()
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError(f"{name} must be finite numbers; check the feature network")
     return x
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenhand.given import as_tensor
 from evenhand.nets.stylegan2_ops import GAIN, activated, binomial, blur, downsample, normalised, pointwise
 
 MAPPING_RATE = 0.01  # of the mapping networks' learning rate
@@ -113,7 +114,7 @@ class Mapping(nn.Module):
         """(N,) classes on this network's device; values are checked on the CPU only, where that costs no waiting."""
         if labels is None:
             raise ValueError(f"labels are missing; this network has {self.num_classes} classes: give (N,) ints")
-        y = torch.as_tensor(labels, device=self.embed.weight.device)
+        y = as_tensor(labels, device=self.embed.weight.device)
         if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool or (count is not None and len(y) != count):
             wanted = f"({'N' if count is None else count},) ints"
             raise ValueError(f"labels of shape {tuple(y.shape)} and type {y.dtype}: expected {wanted}")

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.given import numbers
+from evenhand.given import as_tensor, numbers
 from evenhand.pieces.losses import PerClass
 
 Normalise = Literal["share", "mean-one"]
@@ -44,6 +44,7 @@ def balance_loss(mean_probs: Tensor, frequencies: PerClass, *, normalise: Normal
     ``trade_off / K``; ``"mean-one"``, that of the released code, scales the weights to mean 1 and goes with
     ``trade_off`` itself. At equal frequencies both come to the same; else "share" is ``form_ratio`` times stronger.
     """
+    mean_probs = numbers(mean_probs)
     if mean_probs.ndim != 1 or len(mean_probs) < 2:
         raise ValueError(f"mean_probs of shape {tuple(mean_probs.shape)}: average the softmax over the batch to (K,)")
     if normalise not in ("share", "mean-one"):
@@ -68,7 +69,7 @@ def form_ratio(frequencies: PerClass) -> float:
 
     1 at balance; 1.67 for the shares of CIFAR-10-LT at imbalance 10, 6.17 at 100.
     """
-    n = torch.as_tensor(frequencies, dtype=torch.float64)
+    n = as_tensor(frequencies, dtype=torch.float64)
     return float(n.mean() * (1 / n).mean())
 
 
@@ -85,8 +86,8 @@ class EffectiveFrequency:
     ) -> None:
         if num_classes < 2:
             raise ValueError(f"num_classes={num_classes}: balancing needs at least 2 classes")
-        if not 0 < forget <= 1:
-            raise ValueError(f"forget={forget} is outside (0, 1]: use 0.5 per cycle, about 0.005 per step")
+        if not 0 <= forget <= 1:
+            raise ValueError(f"forget={forget} is outside [0, 1]: use 0.5 per cycle, about 0.005 per step")
         if not (weight > 0 and start > 0):
             raise ValueError(f"weight={weight}, start={start}: both must be positive")
         if not 0 <= floor < 1:
@@ -97,8 +98,8 @@ class EffectiveFrequency:
 
     def count(self, labels: Any) -> None:
         """Add this step's labels (N,), of all processes; only those of training fakes, not of evaluation."""
-        classes, labels = len(self.counts), torch.as_tensor(labels)
-        if labels.ndim != 1 or labels.is_floating_point():
+        classes, labels = len(self.counts), as_tensor(labels)
+        if labels.ndim != 1 or (labels.is_floating_point() and len(labels)):
             raise ValueError(f"labels of shape {tuple(labels.shape)} and type {labels.dtype}: expected (N,) integers")
         if labels.device.type == "cpu" and len(labels):
             low, high = (int(t) for t in labels.aminmax())
@@ -109,9 +110,10 @@ class EffectiveFrequency:
         self.counts = self.counts.to(labels.device) + parallel.total(drawn)
 
     def refresh(self) -> None:
-        """End of a cycle: fold the counts in and start counting anew."""
-        n = (1 - self.forget) * self.frequency.to(self.counts.device) + self.weight * self.counts
-        self.frequency = n.clamp_min(self.floor * n.mean())
+        """End of a cycle: fold the counts in and start counting anew. Where nothing would be left, nothing changes."""
+        old = self.frequency.to(self.counts.device)
+        n = (1 - self.forget) * old + self.weight * self.counts
+        self.frequency = torch.where(n.sum() > 0, n.clamp_min(self.floor * n.mean()), old)
         self.counts = torch.zeros_like(self.counts)
 
     @property

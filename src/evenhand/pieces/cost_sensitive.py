@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.given import narrowed, numbers
+from evenhand.given import as_tensor, narrowed, numbers
 from evenhand.pieces.gain import Gain, Groups, checked_gain
 from evenhand.pieces.losses import PerClass
 
@@ -98,7 +98,7 @@ def kl_to_optimum(probs: Tensor, gain: Tensor | Gain, target: Tensor | None = No
     probs (N, K) is the unadjusted softmax of the weak view; target (N,) or (N, K) is its argmax unless given.
     """
     probs = probs.to(torch.promote_types(probs.dtype, torch.float32))
-    target = _checked_target(probs.argmax(1) if target is None else target, probs)
+    target = _checked_target(probs.argmax(-1) if target is None else target, probs)
     rewards = _rewards(target, checked_gain(gain, probs))
     best = rewards / rewards.sum(1, keepdim=True)
     return (torch.xlogy(best, best) - torch.xlogy(best, probs)).sum(1)
@@ -118,7 +118,7 @@ def _rewards(target: Tensor, gain: Tensor | Gain) -> Tensor:
 def _checked_target(target: Any, logits: Tensor) -> Tensor:
     if logits.ndim != 2:
         raise ValueError(f"logits or probs of shape {tuple(logits.shape)}: expected (N, K), one row per sample")
-    target = torch.as_tensor(target, device=logits.device)
+    target = as_tensor(target, device=logits.device)
     soft = target.is_floating_point()
     if target.shape != (logits.shape if soft else logits.shape[:1]):
         found = f"target of shape {tuple(target.shape)} and type {target.dtype}"

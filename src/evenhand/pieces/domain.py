@@ -96,6 +96,8 @@ class RandomisedMap(nn.Module):
 @torch.no_grad()
 def entropy_weights(probs: Tensor) -> Tensor:
     """(N,) ``1 + exp(-H(g))`` scaled to mean 1, no gradient: sure predictions count more (CDAN+E, MCC)."""
+    if probs.ndim != 2:
+        raise ValueError(f"probs of shape {tuple(probs.shape)}: expected (N, K), one row per sample")
     raw = 1 + torch.exp((probs * torch.log(probs + 1e-5)).sum(1))
     return raw / parallel.mean(raw.mean())
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
 from evenhand.pieces.pool import check_budget, check_probs, highest
 
 
@@ -15,7 +16,7 @@ def rare_select(probs: Tensor, counts: Sequence[int] | Tensor, budget: int) -> l
 
     A sample that is surely of the rarest class scores 1, one of a class ten times as frequent 0.1.
     """
-    p, n = check_probs(probs), torch.as_tensor(counts, dtype=torch.float64)
+    p, n = check_probs(probs), as_tensor(counts, dtype=torch.float64)
     if n.shape != (p.shape[1],) or not (n > 0).all():
         raise ValueError(f"counts of {len(n)} classes, least {n.min():g}: give one above 0 for each of {p.shape[1]}")
     return highest(p @ (n.min() / n).to(p), check_budget(budget, len(p)))

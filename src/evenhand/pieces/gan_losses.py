@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand import parallel
+from evenhand.given import as_tensor
 from evenhand.pieces.losses import PerClass
 
 Adversarial = Literal["relativistic", "hinge", "non-saturating", "least-squares"]
@@ -116,7 +117,7 @@ def sample_labels(
     """Labels (count,) for a generator on the CPU: uniform, or with chances ``1 / frequencies``, with replacement."""
     if frequencies is None:
         return torch.randint(num_classes, (count,), generator=generator)
-    n = torch.as_tensor(frequencies).detach().to("cpu", torch.float64)
+    n = as_tensor(frequencies).detach().to("cpu", torch.float64)
     if n.shape != (num_classes,) or not (n > 0).all():
         raise ValueError(f"frequencies={n.tolist()}: expected {num_classes} positive numbers, one per class")
     return torch.multinomial(n.min() / n, count, replacement=True, generator=generator)

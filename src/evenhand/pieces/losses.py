@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.given import narrowed, numbers
+from evenhand.given import as_tensor, narrowed, numbers
 
 PerClass = Any  # list, array or tensor with one number per class
 
@@ -71,6 +71,7 @@ def vs_loss(
     weight: PerClass | None = None,
 ) -> Tensor:
     """Vector scaling: cross-entropy of ``(n_j / n_max)^gamma g_j + tau log(n_j / N)``; plain g at test."""
+    _finite(gamma=gamma, tau=tau)
     logits, target = _checked(logits, target)
     n = _positive("counts", counts, logits)
     adjusted = logits * (n / n.max()) ** gamma + tau * torch.log(n / n.sum())
@@ -81,6 +82,7 @@ def logit_adjusted_loss(
     logits: Tensor, target: Tensor, priors: PerClass, *, tau: float = 1.0, weight: PerClass | None = None
 ) -> Tensor:
     """Cross-entropy of ``g_j + tau log prior_j``; counts serve as priors, a common factor cancels."""
+    _finite(tau=tau)
     logits, target = _checked(logits, target)
     adjusted = logits + tau * torch.log(_positive("priors", priors, logits))
     return F.cross_entropy(adjusted, target, _weight(weight, logits))
@@ -156,7 +158,7 @@ def _checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if logits.ndim != 2 or logits.shape[0] == 0 or logits.shape[1] < 2:
         raise ValueError(f"logits of shape {tuple(logits.shape)}: expected (N, K) with N >= 1 and K >= 2")
     samples, classes = logits.shape
-    target = torch.as_tensor(target, device=logits.device)
+    target = as_tensor(target, device=logits.device)
     if target.shape != (samples,) or target.is_floating_point():
         found = f"target of shape {tuple(target.shape)} and type {target.dtype}"
         raise ValueError(f"{found}: expected ({samples},) class indices")
@@ -166,6 +168,12 @@ def _checked(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
             wrong = low if low < 0 else high
             raise ValueError(f"target holds {wrong}: labels run from 0 to {classes - 1}, remap or drop it")
     return logits.to(torch.promote_types(logits.dtype, torch.float32)), target.long()
+
+
+def _finite(**options: float) -> None:
+    for name, value in options.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value}: use a finite number")
 
 
 def _positive(name: str, values: PerClass, logits: Tensor | None = None) -> Tensor:

@@ -21,8 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from evenhand.given import as_tensor
 from evenhand.pieces.slope import logit_slope
 
+ZERO = 1e-7  # what a share of 0 on the diagonal counts as, the released code's
 UNDERFLOW = 1e-200  # below, a product of exponentials has lost its digits
 
 
@@ -40,7 +42,8 @@ def pair_gain(
 
     metric: any differentiable function of C, larger is better. confusion (K, K): rows are the truth, entries sum to
     1. prototypes (K, d). head_weight (K, d) and bias (K,) as in ``nn.Linear``; with a bias its gradient counts too.
-    keep: share of class i in the mix (the mean of the coefficients drawn in training). All are constants here.
+    keep: share of class i in the mix (the mean of the coefficients drawn in training). All are constants here. A class
+    of recall 0, which no small step can change, counts as one of nearly 0, so that the metric can ask for it.
 
     Exact, in three products of (K, K) matrices. ``legacy`` is the authors' released code, which is not the
     derivative: it takes z_i for zeta_ij where the label's logit rises, and leaves the gradient of the bias out.
@@ -51,7 +54,7 @@ def pair_gain(
     near = Z @ Z.T  # (K, K) how far a step at one prototype moves the logits at another
     if bias is not None and not legacy:
         near = near + 1  # the bias is a weight of a feature that is 1
-    M = near @ logit_slope(metric, C)  # (m, l): the metric's rise if logit l rises by a step at z_m
+    M = near @ logit_slope(metric, _told(C))  # (m, l): the metric's rise if logit l rises by a step at z_m
     own = M.diagonal()[:, None]
     rise = own if legacy else keep * own + (1 - keep) * M.T  # of the label's logit
     L = Z @ W.T + b
@@ -71,7 +74,7 @@ def pair_distribution(gain: Tensor, scale: float, *, relative: bool = False, flo
     Without a positive gain it is uniform. ``relative`` divides by the largest gain first, whose size depends on
     feature norms, K and the metric. ``floor`` is added to every pair before normalising (released code: 1 / K^3).
     """
-    given = torch.as_tensor(gain).detach()
+    given = as_tensor(gain).detach()
     G = given.double()
     if G.ndim != 2 or G.shape[0] != G.shape[1] or not G.numel():
         raise ValueError(f"gain of shape {tuple(G.shape)}: expected (K, K), as pair_gain returns")
@@ -94,15 +97,21 @@ def pair_entropy(distribution: Tensor) -> Tensor:
     return torch.special.entr(distribution).sum()
 
 
+def _told(C: Tensor) -> Tensor:
+    """C with recalls of 0, whose logits have no slope, raised a little; classes without samples stay so."""
+    lost = (C.diagonal() <= 0) & (C.sum(1) > 0)
+    return C + (ZERO * lost.to(C)).diag()
+
+
 def _checked(
     confusion: Tensor, prototypes: Tensor, head_weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All in float64 on the prototypes' device, without gradient."""
-    Z = torch.as_tensor(prototypes).detach().double()
-    C, W = (torch.as_tensor(given).detach().to(Z) for given in (confusion, head_weight))
+    Z = as_tensor(prototypes).detach().double()
+    C, W = (as_tensor(given).detach().to(Z) for given in (confusion, head_weight))
     if C.ndim != 2 or C.shape[0] != C.shape[1] or not C.numel():
         raise ValueError(f"confusion of shape {tuple(C.shape)}: expected (K, K), as confusion_matrix returns")
-    b = C.new_zeros(len(C)) if bias is None else torch.as_tensor(bias).detach().to(Z)
+    b = C.new_zeros(len(C)) if bias is None else as_tensor(bias).detach().to(Z)
     width = Z.shape[1] if Z.ndim == 2 else "d"
     for name, given, wanted in (
         ("prototypes", Z, (len(C), width)),

@@ -22,6 +22,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from evenhand.given import as_tensor
 from evenhand.nets.grouping import (
     State,
     class_spectral_norms,
@@ -106,7 +107,7 @@ def inverse_effective_number(counts: PerClass, alpha: float = 0.99) -> Tensor:
     """gSR's class weights ``(1 - alpha) / (1 - alpha^n)``, (K,): 1 at n = 1, falling to 1 - alpha."""
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha={alpha} is outside [0, 1): use 0 for equal weights, 0.99 for the paper's")
-    n = torch.as_tensor(counts, dtype=torch.float64)
+    n = as_tensor(counts, dtype=torch.float64)
     if n.ndim != 1 or (n.device.type == "cpu" and not (n > 0).all()):
         raise ValueError(f"counts={n.tolist()}: expected one positive number per class")
     return (1 - alpha) / -torch.expm1(n * math.log(alpha)) if alpha else torch.ones_like(n)

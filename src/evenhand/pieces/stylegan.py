@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from evenhand import parallel
 from evenhand.pieces.twins import cross_correlation
 
+PATH_DECAY = 0.01  # by which the mean path length moves
 CENTRE = 1000  # latents whose mean is a class's typical one
 
 
@@ -28,6 +30,12 @@ def path_lengths(images: Tensor, ws: Tensor, probe: Tensor) -> Tensor:
     return slope.square().sum(2).mean(1).sqrt()
 
 
+def path_penalty(lengths: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean ``(length - a)^2`` with the running mean a, over processes, that these lengths move; and that mean."""
+    moved = mean.lerp(parallel.total(lengths.mean()) / parallel.world(), PATH_DECAY)
+    return (lengths - moved).square().mean(), moved.detach()
+
+
 def agreement(first: Tensor, second: Tensor) -> dict[str, Tensor]:
     """How alike twins are, and how much dimensions repeat each other: mean diagonal and off-diagonal energy."""
     c = cross_correlation(first, second)
@@ -40,6 +48,12 @@ def in_frame(images: Tensor, side: int) -> Tensor:
     high, wide = images.shape[-2:]
     left, top = (side - wide) // 2, (side - high) // 2
     return pad(images, (left, side - wide - left, top, side - high - top), value=-1.0)
+
+
+def out_of_frame(images: Tensor, size: int) -> Tensor:
+    """The middle of images (N, C, S, S), ``size`` pixels a side."""
+    first = (images.shape[-1] - size) // 2
+    return images[..., first : first + size, first : first + size]
 
 
 @torch.no_grad()

@@ -77,7 +77,9 @@ def _direction(
     generator: torch.Generator | None,
 ) -> Tensor:
     xi = STEP * math.sqrt(x[0].numel()) if xi is None else xi
-    if not (epsilon >= 0 and xi > 0 and iterations >= 1):
+    if clean.ndim != 2:
+        raise ValueError(f"model returned shape {tuple(clean.shape)}: expected logits (N, K), one row per sample")
+    if not (0 <= epsilon < math.inf and 0 < xi < math.inf and iterations >= 1):
         given = f"epsilon={epsilon}, xi={xi}, iterations={iterations}"
         raise ValueError(f"{given}: use epsilon >= 0, xi > 0 (or leave it out) and iterations >= 1")
     generator = generator or torch.Generator().manual_seed(0)
@@ -112,8 +114,9 @@ def _unit(v: Tensor) -> Tensor:
 @contextmanager
 def _steady(model: Predictor, x: Tensor) -> Iterator[None]:
     """A pass depends on x alone and leaves no trace: h(x) and h(x + r) may differ by r only."""
-    if not x.is_floating_point() or not len(x):
-        raise ValueError(f"x of shape {tuple(x.shape)} and type {x.dtype}: expected a float batch of at least 1 sample")
+    if not x.is_floating_point() or x.ndim < 2 or not len(x):
+        found = f"x of shape {tuple(x.shape)} and type {x.dtype}"
+        raise ValueError(f"{found}: expected a float batch (N, ...) of at least 1 sample")
     parts = model.modules() if isinstance(model, nn.Module) else ()  # any other function has no modes
     training = [m for m in parts if m.training and not isinstance(m, _NormBase)]
     for module in training:

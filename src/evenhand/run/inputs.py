@@ -46,6 +46,8 @@ class Inputs:
 
     def source(self, inputs: Any) -> Source:
         """Of anything Python holds: arrays, PIL images, strings that are paths or, for a model of texts, texts."""
+        if not hasattr(inputs, "__iter__") and not isinstance(inputs, Path | Image.Image):
+            raise UserError(f"cannot predict of {inputs!r}: give paths, arrays, pictures or texts")
         if self.reads == "texts":
             return self.texts([inputs] if isinstance(inputs, str) else list(inputs))
         if self.reads == "vectors" or _is_vectors(inputs):
@@ -61,6 +63,8 @@ class Inputs:
             arrays = [np.array(convert(x, self.mode)) if isinstance(x, Image.Image) else np.asarray(x) for x in given]
             shown = [as_images(array[None], "inputs") for array in arrays]
             return joined([self._framed(x, [f"image {at}"]) for at, x in enumerate(shown)])
+        if strange := [one for one in given if not isinstance(one, str | Path)]:
+            raise UserError(f"cannot predict of {strange[0]!r}: give paths, arrays, pictures or texts")
         return self.files(given)
 
     def files(self, paths: Sequence[str | Path]) -> Source:
@@ -152,6 +156,8 @@ class Inputs:
         return Memory(images, names).cut(self.facts.framing, self.channels)
 
     def _vectors(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:
+        if self.facts.kind == "images":
+            raise UserError(f"{where} are {tuple(array.shape)}; this model takes images (N, H, W, C): one is x[None]")
         if array.ndim != 2 or array.shape[1] != self.facts.inputs:
             raise UserError(f"{where} are {tuple(array.shape)}; this model takes vectors (N, {self.facts.inputs})")
         return Memory(as_vectors(array, where), names)

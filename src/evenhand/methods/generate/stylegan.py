@@ -28,15 +28,21 @@ from evenhand.methods.generate.stylegan_tables import (
 )
 from evenhand.methods.protocol import Progress
 from evenhand.nets.gan import Verdict
-from evenhand.pieces.ada import ADA
 from evenhand.pieces.gan_losses import LeCam, discriminator_loss, generator_loss, r1_penalty
 from evenhand.pieces.player import Player
-from evenhand.pieces.stylegan import agreement, average_decay, embedding_sizes, in_frame, path_lengths, truncated
-from evenhand.pieces.twins import EmbeddingNoise, noise_scale
+from evenhand.pieces.stylegan import (
+    agreement,
+    average_decay,
+    embedding_sizes,
+    in_frame,
+    out_of_frame,
+    path_lengths,
+    path_penalty,
+    truncated,
+)
 from evenhand.randomness import dice
 
 MEAN_DECAY = 0.998  # of the mean style, for truncation
-PATH_DECAY = 0.01  # by which the mean path length moves
 LATENTS = 32  # of each class, for its z-sensitivity
 
 Part = Literal["real", "fake", "fooling"]  # of the losses: the discriminator's two, and the generator's
@@ -54,23 +60,16 @@ class StyleGAN2(GAN):
         self.lecam = LeCam(start=settings.lecam_start, from_zero=True)
         self.path_mean = torch.zeros((), device=self.device)
         self.grain = dice(seed)
-        ada = settings.ada
-        self.ada = ADA(ada.target, ada.kimg, ada.p) if ada and (ada.kimg or ada.p) else None
-        self.noises: list[EmbeddingNoise] = []
+        self.ada = settings.ada.build() if settings.ada else None
         self.twinned = bool(settings.twins and settings.twins.strength)
-        if settings.twins and settings.twins.sigma:
-            scale = noise_scale(data.counts, settings.twins.sigma, settings.twins.alpha).to(self.device)
-            nets: list[Any] = [self.generator.net, self.discriminator.net]
-            self.noises = [EmbeddingNoise(net.mapping.embed, scale, dice(self.seed)) for net in nets]
+        nets: list[Any] = [self.generator.net, self.discriminator.net]
+        self.noises = settings.twins.noises([net.mapping.embed for net in nets], data.counts) if settings.twins else []
 
     def players(self) -> tuple[Player, Player]:
         s, data = self.settings, self.data
         side = side_of(data.facts.size[0], s.pad)
-        draws, tells = s.build(side, data.inputs, len(data.classes))
-        return (
-            s.optim_g.lazy_player(draws.to(self.device), s.path_every, ema=0.0),
-            s.optim_d.lazy_player(tells.to(self.device), s.r1_every),
-        )
+        draws, tells = (net.to(self.device) for net in s.build(side, data.inputs, len(data.classes)))
+        return s.optim_g.lazy_player(draws, s.path_every, ema=0.0), s.optim_d.lazy_player(tells, s.r1_every)
 
     def schedule(self, at: Progress) -> None:
         s = self.settings
@@ -144,11 +143,6 @@ class StyleGAN2(GAN):
         images: Tensor = self._drawing().synthesis(ws, self.settings.net.noise, chance=self.grain)
         return images.float()
 
-    def generate(self, count: int, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        with self.generator.autocast():
-            ws, labels = self.styles(count)
-            return self.synthesise(ws), labels
-
     def telling_loss(self, real: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """As any GAN's, but real and fake apart: a minibatch standard deviation is of one kind."""
         with torch.no_grad(), self.generator.autocast():
@@ -191,10 +185,8 @@ class StyleGAN2(GAN):
         mine = slice(parallel.rank() * half, (parallel.rank() + 1) * half)
         shape = (parallel.world() * half, *images.shape[1:])
         probe = torch.randn(shape, generator=self.noise)[mine].to(images) / images[0, 0].numel() ** 0.5
-        lengths = path_lengths(images, ws, probe)
-        mean = self.path_mean.lerp(parallel.total(lengths.mean()) / parallel.world(), PATH_DECAY)
-        self.path_mean = mean.detach()
-        return (lengths - mean).square().mean()
+        penalty, self.path_mean = path_penalty(path_lengths(images, ws, probe), self.path_mean)
+        return penalty
 
     @staticmethod
     def improve(player: Player, loss: Tensor) -> Tensor:
@@ -235,9 +227,7 @@ class StyleGAN2(GAN):
     def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator, batch: int = 256) -> Tensor:
         """Images, uint8 (N, C, H, W), by the averaged generator, without noise on the class and without the frame."""
         images = super().sample(count, labels, chance=chance, batch=batch)
-        size = self.data.facts.size[0]
-        first = (images.shape[-1] - size) // 2
-        return images[..., first : first + size, first : first + size]
+        return out_of_frame(images, self.data.facts.size[0])
 
     def _drawer(self, chance: torch.Generator) -> Any:
         """With noise as in training; truncated, to look at a class's middle, with the same for every image."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -18,11 +19,12 @@ from evenhand.methods.generate.gsr import SpectralSettings
 from evenhand.methods.generate.tables import Adam, check_drawing
 from evenhand.nets.stylegan2 import Discriminator, Generator
 from evenhand.nets.weights import load_weights
+from evenhand.pieces.ada import ADA
 from evenhand.pieces.class_contrast import conditional_contrast_loss, d2d_ce_loss
 from evenhand.pieces.gan_losses import Adversarial
 from evenhand.pieces.player import Player
 from evenhand.pieces.twin_losses import simclr_loss, vicreg_loss
-from evenhand.pieces.twins import twins_loss
+from evenhand.pieces.twins import EmbeddingNoise, noise_scale, twins_loss
 from evenhand.settings import Settings
 
 
@@ -84,6 +86,11 @@ class TwinsSettings(Settings):
     temperature: float = Field(0.5, gt=0, description="simclr: of the cosines")
     start: int = Field(0, ge=0, description="step from which on the loss counts; twins are drawn from the first")
 
+    def noises(self, embeddings: Sequence[nn.Module], counts: Sequence[int]) -> list[EmbeddingNoise]:
+        """Of the players' class embeddings; whoever trains gives each a generator at every step."""
+        scale = noise_scale(counts, self.sigma, self.alpha)
+        return [EmbeddingNoise(embedding, scale, torch.Generator()) for embedding in embeddings] if self.sigma else []
+
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Of the twins' styles (N, d)."""
         match self.kind:
@@ -116,6 +123,9 @@ class ADASettings(Settings):
     kimg: float = Field(500.0, ge=0, description="thousand images in which it can go from 0 to 1; 0: it stays at p")
     every: int = Field(4, gt=0, description="steps between adjustments")
     p: float = Field(0.0, ge=0, le=1, description="the probability to begin with; with kimg = 0 no ADA at 0")
+
+    def build(self) -> ADA | None:
+        return ADA(self.target, self.kimg, self.p) if self.kimg or self.p else None
 
 
 class StyleTable(Settings):
