@@ -15,13 +15,13 @@ _mine: set[tuple[Path, int]] = set()  # folders that a thread of this process ho
 
 
 @contextmanager
-def held(folder: Path, *, wait: bool, other: str = "run.folder") -> Iterator[None]:
+def held(folder: Path, *, wait: bool, other: str = "run.folder", again: bool = False) -> Iterator[None]:
     """Hold the lock beside ``folder`` for all processes of a run; another holder is waited for, or named.
 
-    Who holds it may ask again, as `fit` does within `train`.
+    again: a thread that holds it goes on, as `fit` does within `train`.
     """
     own = (folder.absolute(), threading.get_ident())
-    if not parallel.is_writer() or own in _mine:
+    if not parallel.is_writer() or (again and own in _mine):
         yield
         return
     try:

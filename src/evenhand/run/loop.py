@@ -31,7 +31,7 @@ def fit(method: Method, streams: Streams, run: Run, *, digest: str = "") -> Path
     Every random number is a function of (seed, step), so ``run.resume`` continues bit for bit. ``digest`` names
     the recipe: a checkpoint of another one is refused, and so is a folder that another process trains in.
     """
-    with locks.held(Path(run.folder), wait=False):
+    with locks.held(Path(run.folder), wait=False, again=True):
         return _fit(method, streams, run, Path(run.folder), digest)
 
 
