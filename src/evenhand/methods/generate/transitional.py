@@ -44,7 +44,7 @@ class TransitionalSettings(StyleTable):
     """[method] of Transitional-cGAN."""
 
     name: Literal["transitional-gan"] = "transitional-gan"
-    condition: Literal["projection"] = Field("projection", description="how the critic's second score knows classes")
+    condition: Literal["projection"] = Field("projection", description="how the second score knows classes: projection")
     transition: Transition = Transition()
 
     def build(self, size: int, channels: int, num_classes: int) -> tuple[nn.Module, nn.Module]:
