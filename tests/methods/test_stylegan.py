@@ -485,6 +485,11 @@ def test_ada_can_be_switched_off(data: Data, judge: LongTailClassifier) -> None:
     assert build(data, judge, ada={"kimg": 0.0, "p": 0.3}).ada.p == 0.3
 
 
+def test_twins_may_be_switched_off_without_classes(data: Data, judge: LongTailClassifier) -> None:
+    off = TWINS | {"sigma": 0.0, "strength": 0.0}
+    assert build(data, judge, condition="none", twins=off).noises == []
+
+
 @pytest.mark.parametrize("player", ["optim_g", "optim_d"])
 def test_float16_is_refused(player: str) -> None:
     """Squares of styles overflow it: 512 channels of styles of 5 drew black images."""

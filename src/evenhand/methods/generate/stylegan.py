@@ -62,8 +62,8 @@ class StyleGAN2(GAN):
         self.grain = dice(seed)
         self.ada = settings.ada.build() if settings.ada else None
         self.twinned = bool(settings.twins and settings.twins.strength)
-        nets: list[Any] = [self.generator.net, self.discriminator.net]
-        self.noises = settings.twins.noises([net.mapping.embed for net in nets], data.counts) if settings.twins else []
+        nets = [self.generator.net, self.discriminator.net]
+        self.noises = settings.twins.noises(nets, data.counts) if settings.twins else []
 
     def players(self) -> tuple[Player, Player]:
         s, data = self.settings, self.data

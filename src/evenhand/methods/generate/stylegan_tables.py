@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -86,10 +86,10 @@ class TwinsSettings(Settings):
     temperature: float = Field(0.5, gt=0, description="simclr: of the cosines")
     start: int = Field(0, ge=0, description="step from which on the loss counts; twins are drawn from the first")
 
-    def noises(self, embeddings: Sequence[nn.Module], counts: Sequence[int]) -> list[EmbeddingNoise]:
-        """Of the players' class embeddings; whoever trains gives each a generator at every step."""
+    def noises(self, nets: Sequence[Any], counts: Sequence[int]) -> list[EmbeddingNoise]:
+        """Of the players' class embeddings, if there is noise; whoever trains gives each a generator at every step."""
         scale = noise_scale(counts, self.sigma, self.alpha)
-        return [EmbeddingNoise(embedding, scale, torch.Generator()) for embedding in embeddings] if self.sigma else []
+        return [EmbeddingNoise(net.mapping.embed, scale, torch.Generator()) for net in nets] if self.sigma else []
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Of the twins' styles (N, d)."""
