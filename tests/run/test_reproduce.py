@@ -207,7 +207,7 @@ def test_the_command_in_a_table_runs_again(
 def test_trainings_are_counted_as_they_finish(
     jobs: int, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
+    monkeypatch.setattr(module, "workers", ThreadPoolExecutor)
     reproduce(str(quick), seeds=1, out=tmp_path / "runs", jobs=jobs)
     assert sorted(re.findall(r"(\d)/2 (?:ce|vs)-0", capsys.readouterr().err)) == ["1", "2"]
 
