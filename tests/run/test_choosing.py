@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from evenhand.data.stream import Memory, Stream
 from evenhand.run import choosing
-from evenhand.run.choosing import choose
+from evenhand.run.choosing import choose, seconds_to_embed
 from helpers import scene, truncate
 
 
@@ -89,3 +93,11 @@ def test_a_target_is_not_learnt_from(capsys: pytest.CaptureFixture[str]) -> None
         (["photo"], "art"), (["art"], "photo"), (["art"], "photo"),
     ]  # fmt: skip
     assert "learn from photo, work on art" in capsys.readouterr().out
+
+
+def test_embedding_is_timed_per_image_on_the_device_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on one second at every look: one for decoding, one for the network."""
+    clock = itertools.count()
+    monkeypatch.setattr(choosing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    some = Stream(Memory(torch.zeros(5, 3, 32, 32, dtype=torch.uint8)), None, (), "all")
+    assert seconds_to_embed(some, 32, count=4) == 2 / 4

@@ -290,3 +290,13 @@ def test_parameters_come_and_go() -> None:
     assert clf.set_params(steps=3).get_params()["steps"] == 3
     with pytest.raises(ValueError, match=r"no parameter 'step'; did you mean 'steps'"):
         clf.set_params(step=3)
+
+
+def test_defaults_look_at_validation_five_times_but_at_most_once_an_epoch() -> None:
+    """Forty vectors: 300 steps are 300 epochs; 1000: 468 steps of 64 are 29.952; 20,000: 3000 are 9.6."""
+    clf = Classifier()
+    clf._inputs, clf.classes_ = handed.Inputs("vectors", (2,)), np.array(["elm", "oak"])
+    for count, steps, every in ((40, 300, 300 / 5), (1000, 468, 29.952 / 5), (20_000, 3000, 9.6 / 5)):
+        run = clf._ours(count, False)["run"]
+        assert run == {"steps": steps, "eval_every": pytest.approx(every)}
+    assert clf._ours(10**6, False)["run"]["eval_every"] == 1
