@@ -54,7 +54,9 @@ def test_labels_grow_and_leave_the_pool(whole: Path) -> None:
     truth = read_truth(recipe(whole).data)
     right = dict(zip(named(truth), [truth.classes[k] for k in truth.labels.tolist()], strict=True))  # type: ignore[union-attr]
     for round_ in (1, 2):
-        names = [row.name for row in read_picks(whole / f"picks-{round_}.csv")]
+        picks = read_picks(whole / f"picks-{round_}.csv")
+        assert None not in {term for row in picks for term in (row.uncertainty, row.diversity, row.representativeness)}
+        names = [row.name for row in picks]
         assert set(names).isdisjoint(bought)
         bought += names
         answers = read_answers(whole / f"labels-{round_}.csv")

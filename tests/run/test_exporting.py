@@ -191,6 +191,11 @@ def test_the_card_has_counts_intervals_rule_and_recipe(run: Path, tmp_path: Path
     card = export(plain, format="safetensors").with_name("MODEL-CARD.md").read_text()
     assert "- calibrated: no\n" in card
     assert "before the temperature" not in card
+    (plain / "confusion.npz").unlink()
+    card = export(plain, format="safetensors").with_name("MODEL-CARD.md").read_text()
+    assert f"| {CLASSES[0]} | 6 | ? | {measured['recall'][0]:.1%} |" in card
+    (plain / "measure.json").unlink()
+    assert "Not measured." in export(plain, format="safetensors").with_name("MODEL-CARD.md").read_text()
 
 
 def test_licences_of_weights_are_told() -> None:

@@ -353,3 +353,5 @@ def test_a_run_is_opened_where_it_was_trained_if_that_is_to_be_had(tiny: Make, m
     assert open_run(folder).step > 0
     with pytest.raises(UserError, match="'cuda:7' is not to be had"):
         open_run(folder, device="cuda:7")
+    with pytest.raises(UserError, match="'cuda:7' is not to be had"):
+        evenhand.load(folder, device="cuda:7")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -118,6 +119,11 @@ def test_every_selector_is_what_its_name_says(by: str, run: Path) -> None:
     assert sum(pick.diversity for pick in picks) > 0
 
 
+def terms(picks: Sequence[Any]) -> list[tuple[float, float, float]]:
+    """Why each was picked."""
+    return [(pick.uncertainty, pick.diversity, pick.representativeness) for pick in picks]
+
+
 def test_picks_of_a_runs_own_target(run: Path, tmp_path: Path) -> None:
     rows = select(run, None, 7, tmp_path / "picks.csv", how=How(starts=1))
     assert read_picks(tmp_path / "picks.csv") != []
@@ -130,6 +136,8 @@ def test_picks_of_a_runs_own_target(run: Path, tmp_path: Path) -> None:
     assert read_facts(tmp_path / "weighed.csv")["by"] == "s3vaada"  # which alone has weights
     assert rows[0].guesses[0][0] in facts["classes"]
     assert rows[0].guesses[0][1] >= rows[0].guesses[1][1]
+    picks = choose(Sight(cast(Any, open_run(run).method), target, How(starts=1)), 7, "badge")
+    assert terms(rows) == terms(picks)
 
 
 def test_what_is_labelled_is_not_picked_again(run: Path, tmp_path: Path) -> None:
