@@ -11,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from evenhand.report.charts import class_plots, plots
+from evenhand.report.charts.svg import colour
 from evenhand.report.classify import RECALL
 from evenhand.report.confusions import _matrix
+from evenhand.report.curves import class_figure
 
 NAMES, COUNTS = ["ant", "bee", "cat"], [1, 100, 10]
 CLASSES = (NAMES, COUNTS, {"head": [1], "mid": [2], "tail": [0]})
@@ -80,6 +82,14 @@ def test_shares_stand_at_their_names_above_those_of_training(painted: list[Paint
     assert list(trained) == pytest.approx([100 * count / 111 for count in (100, 10, 1)])
 
 
+def test_shares_of_several_runs_stand_around_their_name(painted: list[Painted]) -> None:
+    class_plots.plot_shares(CLASSES, {name: [list(VALUES.values())] for name in ("gan", "twins")})
+    ((axes, _),) = painted
+    left, right = (marked(axes)[f"bar{s}-1"] for s in range(2))  # of the bee, at 0
+    assert left.get_x() == pytest.approx(-(right.get_x() + right.get_width()))
+    assert left.get_x() + left.get_width() < 0 < right.get_x()
+
+
 def test_confusions_have_the_truth_down_and_the_prediction_across(painted: list[Painted]) -> None:
     plots.plot_confusion([[6, 2, 0], [0, 4, 0], [0, 0, 0]], NAMES)
     ((axes, _),) = painted
@@ -102,3 +112,29 @@ def test_reliability_is_accuracy_over_confidence(painted: list[Painted]) -> None
     assert (list(line.get_xdata()), list(line.get_ydata())) == (pytest.approx([20, 90]), pytest.approx([10, 60]))
     (lines,) = [other.lines for other in axes.figure.axes if other is not axes]
     assert list(lines[0].get_ydata()) == pytest.approx([25, 75])
+
+
+def test_two_repeats_have_a_band_of_their_deviation_and_one_has_none(painted: list[Painted]) -> None:
+    plots.plot_line_with_band([0.0, 0.1], {"two": [[50, 60], [54, 60]], "one": [[1, 2]]})
+    ((axes, _),) = painted
+    (band,) = axes.collections
+    (corners,) = (path.vertices for path in band.get_paths())
+    assert (corners[:, 1].min(), corners[:, 1].max()) == pytest.approx((52 - 8**0.5, 60))
+    assert [list(line.get_ydata()) for line in axes.lines] == [[52, 60], [1, 2]]
+
+
+def test_domains_are_told_apart_by_name(painted: list[Painted]) -> None:
+    points = {"xy": [[0.0, 1.0], [1.0, 0.5]], "labels": [0, 1]}
+    plots.plot_domains({"source_points": points, "target_points": {**points, "labels": None}}, NAMES)
+    ((axes, _),) = painted
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["source", "target"]
+
+
+def test_panels_of_the_same_classes_share_their_scale(painted: list[Painted]) -> None:
+    class_figure({"low": [("ant", [1, 2], [0.0, 0.1])], "high": [("ant", [1, 2], [0.8, 0.9])]}, "Recall.")
+    ((axes, _),) = painted
+    one, other = axes.figure.axes
+    assert one.get_ylim() == other.get_ylim()
+    assert one.lines[0].get_color() == other.lines[0].get_color() == colour(0)

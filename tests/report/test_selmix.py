@@ -95,5 +95,6 @@ def test_pairs_are_as_dark_as_their_gain_is_large(monkeypatch: pytest.MonkeyPatc
         (all_of_it, half), (_, none) = rgba[..., 3]
         assert all_of_it == 1 > half > 0.5 > none == 0
     gain, drawn = seen
-    assert not np.array_equal(gain[0, 0, :3], gain[0, 1, :3])  # blue raises the metric, vermilion lowers it
-    assert np.array_equal(drawn[0, 0, :3], drawn[0, 1, :3])
+    blue, vermilion = (np.array([*bytes.fromhex(colour(i)[1:])]) / 255 for i in range(2))
+    assert np.array_equal(gain[0, :, :3], [blue, vermilion])  # which raise and lower the metric
+    assert np.array_equal(drawn[0, :, :3], [blue, blue])
