@@ -44,6 +44,16 @@ def test_honest_and_oracle_columns_side_by_side(tmp_path: Path) -> None:
     assert "label-free:infomax" in [cell.text for cell in row]
 
 
+def test_the_column_of_another_rule_is_named_by_it(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    measure = json.loads((folder / "measure.json").read_text())
+    rules = ("oracle:accuracy", "label-free:entropy", "val:mean_recall")
+    also = {rule: {"accuracy": 0.7, "mean_recall": 0.6} for rule in rules}
+    (folder / "measure.json").write_text(json.dumps({**measure, "also": also}))
+    named = [column for column in summary_table([load_run(folder)]).columns if " by " in column]
+    assert named == ["accuracy by oracle (%)", "accuracy by entropy (%)", "mean recall by val:mean_recall (%)"]
+
+
 def test_the_page_has_curves_picture_and_warning(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     for place in (good, bad):

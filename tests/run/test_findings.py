@@ -163,6 +163,8 @@ def test_the_page_shows_thumbnails_and_needs_no_network(messy: Path, tmp_path: P
     page = write_look(tmp_path / "look.html", found, [*facts(found), *problems(found)], ["do <this>"]).read_text()
     assert page.count("<img") >= 8
     assert "do &lt;this&gt;" in page
+    for title in ("exact copies across splits", "exact copies across classes", "exact copies ", "near copies "):
+        assert page.count(f"<h3>{title}</h3>") == 1
     assert "http" not in page
     assert page.index("<td>ant</td>") < page.index("<td>bee</td>") < page.index("<td>cow</td>")
 
