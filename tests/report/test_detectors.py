@@ -6,6 +6,9 @@ import base64
 import json
 from pathlib import Path
 
+import pytest
+
+from evenhand.errors import UserError
 from evenhand.report.page import render
 from evenhand.report.reading import load_run
 from helpers import save_picture
@@ -33,3 +36,14 @@ def test_faults_are_shown_where_their_pictures_are(tmp_path: Path) -> None:
     assert "Objects that were missed" not in page
     picture.unlink()
     assert "evenhand measure RUN draws them" in render([load_run(tmp_path)])
+
+
+@pytest.mark.parametrize("lost", ["name", "class", "score"])
+def test_a_fault_that_lacks_what_is_said_of_it_is_one_line(tmp_path: Path, lost: str) -> None:
+    save_picture(tmp_path / "fault.jpg")
+    run = run_folder(tmp_path, picture="fault.jpg")
+    measure = json.loads((run / "measure.json").read_text())
+    del measure["faults"]["false_alarms"][0][lost]
+    (run / "measure.json").write_text(json.dumps(measure))
+    with pytest.raises(UserError, match=rf"faults\.false_alarms\.0\.{lost}: Field required"):
+        load_run(run)

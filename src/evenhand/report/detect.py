@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
@@ -24,6 +24,7 @@ MOST = 12  # pictures of each kind
 
 class Fault(BaseModel):
     name: str
+    of: str = Field(alias="class")
     box: list[float]
     score: float
     picture: str = ""
