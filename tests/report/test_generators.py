@@ -25,7 +25,7 @@ from evenhand.errors import UserError
 from evenhand.measure.latents import write_plane
 from evenhand.measure.sheet import write_sheet
 from evenhand.report.gallery import load_sheet, pictures_section
-from evenhand.report.generate import basis, judged_apart, troubles
+from evenhand.report.generate import TRACED, _rarest, basis, judged_apart, troubles
 from evenhand.report.page import render, write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import RunRecord, by_task, group_runs
@@ -274,6 +274,15 @@ def test_page_shows_shares_fids_curves_and_traces(tmp_path: Path, stream: Stream
     assert all(a.startswith("data:image/png;base64,") for a in addresses)
     assert pixels(base64.b64decode(addresses[1].partition(",")[2])) == [100] * 10
     assert text == write_report(runs, tmp_path / "again.html").read_text()
+
+
+def test_the_classes_traced_are_the_tails_or_the_rarest_of_all(tmp_path: Path) -> None:
+    (group,) = group_runs(loaded(make_run(tmp_path, "a")))
+    assert _rarest(group) == ["<i>lynx"]
+    many = {"classes": [f"c{k}" for k in range(12)], "train_counts": list(range(12)), "groups": {}, "class_fid": None}
+    lists = ("patterns", "diversity", "class_agreement", "class_shares", "sigma_gain")
+    (group,) = group_runs(loaded(make_run(tmp_path, "b", **many, **dict.fromkeys(lists))))
+    assert _rarest(group) == [f"c{k}" for k in reversed(range(TRACED))]
 
 
 def test_page_shows_the_styles_of_those_that_have_some(tmp_path: Path) -> None:
