@@ -38,6 +38,17 @@ def test_faults_are_shown_where_their_pictures_are(tmp_path: Path) -> None:
     assert "evenhand measure RUN draws them" in render([load_run(tmp_path)])
 
 
+@pytest.mark.parametrize("how", ["absolute", "upwards", "link"])
+def test_pictures_outside_the_run_are_refused(tmp_path: Path, how: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    private = save_picture(tmp_path / "private.jpg")
+    (run / "link.jpg").symlink_to(private)
+    names = {"absolute": str(private), "upwards": "../private.jpg", "link": "link.jpg"}
+    with pytest.raises(UserError, match="names a picture outside its folder"):
+        render([load_run(run_folder(run, picture=names[how]))])
+
+
 @pytest.mark.parametrize("lost", ["name", "class", "score"])
 def test_a_fault_that_lacks_what_is_said_of_it_is_one_line(tmp_path: Path, lost: str) -> None:
     save_picture(tmp_path / "fault.jpg")

@@ -172,7 +172,7 @@ def test_every_argument_reaches_the_recipe() -> None:
 
 
 def test_small_data_are_gone_over_thirty_times_within_bounds() -> None:
-    clf = quick(steps=1).fit(*blobs())
+    clf = quick(steps=1).fit(*blobs()).set_params(steps=None)
     steps = {count: clf._ours(count, False)["run"]["steps"] for count in (64, 1280, 5000, 100_000)}
     assert steps == {64: 300, 1280: 600, 5000: 2343, 100_000: 3000}
 
@@ -300,3 +300,5 @@ def test_defaults_look_at_validation_five_times_but_at_most_once_an_epoch() -> N
         run = clf._ours(count, False)["run"]
         assert run == {"steps": steps, "eval_every": pytest.approx(every)}
     assert clf._ours(10**6, False)["run"]["eval_every"] == 1
+    clf.set_params(steps=100)  # of a thousand in batches of 64: 6.4 epochs
+    assert clf._ours(1000, False)["run"]["eval_every"] == pytest.approx(6.4 / 5)

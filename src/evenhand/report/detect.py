@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from markupsafe import Markup
 from pydantic import BaseModel, Field
 
+from evenhand.errors import UserError
 from evenhand.report.charts import class_plots, plots
 from evenhand.report.classes import class_table, each_set_of_classes
 from evenhand.report.curves import REPEATED, run_lines
@@ -54,6 +56,14 @@ def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Ma
     return parts.figure(plots.plot_curves(panels, colours, "epoch"), REPEATED) if panels else parts.missing()
 
 
+def _inside(folder: Path, name: str) -> Path:
+    """A file of the run's; what others hand over must not bring the reader's own files into a page."""
+    file = (folder / name).resolve()
+    if not file.is_relative_to(folder.resolve()):
+        raise UserError(f"{folder / 'measure.json'} names a picture outside its folder, {name}: measure the run again")
+    return file
+
+
 def faults_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> Markup:
     """Of each group's first measured run."""
     found: list[Markup] = []
@@ -64,7 +74,7 @@ def faults_section(groups: Sequence[RunGroup], _colours: Mapping[str, str]) -> M
         shown = []
         for kind, title in TITLES.items():
             faults = [f for f in (run.measure or {}).get("faults", {}).get(kind, []) if f.get("picture")][:MOST]
-            files = [(f, run.folder / f["picture"]) for f in faults]
+            files = [(f, _inside(run.folder, f["picture"])) for f in faults]
             tiles = [parts.picture(_uri(file.read_bytes()), _said(f)) for f, file in files if file.is_file()]
             if tiles:
                 shown.append(parts.heading(title) + parts.side_by_side(joined(tiles)))

@@ -219,7 +219,7 @@ class Classifier:
         net = {"vectors": "mlp", "texts": "text-mean", "images": "small-cnn" if side <= SMALL else "resnet18"}[kind]
         lr = {"vectors": 0.003, "texts": 0.01, "images": 0.003}[kind]
         batch = self.batch or min(64, count)
-        steps = min(3000, max(300, 30 * count // batch))
+        steps = self.steps or min(3000, max(300, 30 * count // batch))
         optim = {"name": "adamw", "lr": lr, "weight_decay": 0.01, "schedule": "cosine", "schedule_by": "step"}
         method = {"name": self.method or ("fixmatch" if unlabelled else "classifier"), "batch": batch}
         if method["name"] in ("classifier", "fixmatch"):
