@@ -69,8 +69,8 @@ class TransitionalGAN(StyleGAN2):
         """Scores of the images alone, and the transition's share of the same loss for their labels."""
         net: Any = self.discriminator.net.train().requires_grad_(learning)
         score, of_class = net.scores(self._augmented(images), labels)
-        told_real = part != "fake"
-        return score, net.transition * softplus(-of_class.float() if told_real else of_class.float()).mean()
+        sign = 1 if part == "fake" else -1
+        return score, net.transition * softplus(sign * of_class.float()).mean()
 
     def _draw(
         self, count: int, chance: torch.Generator, frequencies: Tensor | None = None
