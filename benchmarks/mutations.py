@@ -1,13 +1,15 @@
 """Would the tests notice? Plants small faults one at a time and counts, room by room, how many are noticed.
 
+    python benchmarks/chart.py runs/chart.db       # once: which tests run which lines
     python benchmarks/mutations.py --rooms pieces measure --count 20 --seed 0
 
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
 argument left out, a condition fixed, a factor or a summand dropped. It is planted in a copy of the tree. A process that
-has torch in memory forks for each fault and runs the tests, those that import the file first, then those that reach it
-over other files, until one fails or ``--budget`` seconds of processor time are spent; tests of two processes are left
-out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed does not count. What
-nothing notices is listed, to become a test. Answers are kept in ``--out``: the same command goes on where it was.
+has torch in memory forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs
+on import), nearest files first, quick tests first, until one fails or ``--budget`` seconds of processor time are spent;
+tests of two processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what
+it noticed does not count. What nothing notices is listed, to become a test. Answers are kept in ``--out``: the same
+command goes on where it was.
 """
 
 from __future__ import annotations
@@ -34,20 +36,13 @@ from typing import Any
 
 import pytest
 
+from chart import Chart
+
 ROOT = Path(__file__).parents[1]
 HANGS = 60  # seconds of processor time after which a single test is taken to hang
 READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
-WIDER = {  # where a room's tests stand, besides those anywhere that import the file
-    "pieces": ["tests/pieces", "tests/methods"],
-    "measure": ["tests/measure", "tests/run", "tests/report"],
-    "methods": ["tests/methods", "tests/contract"],
-    "data": ["tests/data", "tests/cli"],
-    "nets": ["tests/nets", "tests/methods"],
-    "run": ["tests/run", "tests/cli"],
-    "report": ["tests/report", "tests/cli"],
-    "tasks": ["tests/run", "tests/report", "tests/contract/test_selection.py"],
-    "parallel": ["tests/parallel"],
-}
+ROOMS = ("pieces", "methods", "measure", "run", "report", "data", "nets", "tasks", "parallel", "label", "cli")
+NEAREST = 12  # files of tests that meet a fault in what runs on import
 SWAPS: dict[type, type] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
@@ -131,7 +126,6 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
     known = set(names.values())
     reaches = {name: imported(file, known) for file, name in names.items()}
     tests = [file for file in (copied / "tests").rglob("test_*.py") if "two_processes" not in file.name]
-    wide = {test for test in tests if any(test.is_relative_to(copied / place) for place in WIDER[room])}
     first = {test: imported(test, known) for test in tests}
 
     def distance(test: Path, goal: str) -> int:
@@ -144,24 +138,28 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
     def order(test: Path, file: Path) -> Any:
         return distance(test, names[file]), file.stem not in test.stem, test.parent.name != room, test.stat().st_size
 
-    found = {}
-    for file in (copied / "src" / "evenhand" / room).rglob("*.py"):
-        near = [test for test in tests if test in wide or names[file] in first[test]]
-        found[file] = [str(test.relative_to(copied)) for test in sorted(near, key=lambda test: order(test, file))]
-    return found
+    return {
+        file: [str(test.relative_to(copied)) for test in sorted(tests, key=lambda test: order(test, file))]
+        for file in (copied / "src" / "evenhand" / room).rglob("*.py")
+    }
 
 
 class Watch:
     """Tells the parent which test failed or hangs, and stops between tests once the budget is spent."""
 
-    def __init__(self, pipe: int, budget: float) -> None:
-        self.pipe, self.budget, self.now = pipe, budget, "collecting"
+    def __init__(self, pipe: int, budget: float, only: set[str], seconds: dict[str, float]) -> None:
+        self.pipe, self.budget, self.now, self.only, self.seconds = pipe, budget, "collecting", only, seconds
         signal.signal(signal.SIGPROF, lambda *_: self.tell(f"hang {self.now}"))
         signal.setitimer(signal.ITIMER_PROF, HANGS)
 
     def tell(self, text: str) -> None:
         os.write(self.pipe, text.encode())
         os._exit(0)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if not self.only or item.nodeid in self.only]
+        place = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+        items.sort(key=lambda item: (place[item.path], self.seconds.get(item.nodeid, 0.0)))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if time.process_time() > self.budget:
@@ -178,8 +176,8 @@ class Watch:
             self.tell("collecting")
 
 
-def noticed(copied: Path, tests: list[str], budget: float, wait: float = 900) -> str:
-    """The test that fails first, in a fork of this process; empty if none does."""
+def noticed(copied: Path, tests: list[str], only: set[str], seconds: dict[str, float], budget: float) -> str:
+    """The test that fails first, of those in these files, in a fork of this process; empty if none does."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -191,7 +189,7 @@ def noticed(copied: Path, tests: list[str], budget: float, wait: float = 900) ->
         os.environ |= {"PYTHONPATH": str(copied / "src")}
         plain = ["-x", "-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist"]
         try:
-            watch = Watch(writing, time.process_time() + budget)
+            watch = Watch(writing, time.process_time() + budget, only, seconds)
             for some in (tests[:1], tests[1:3], tests[3:7], tests[7:]):  # all are read before the first one runs
                 if some:
                     pytest.main([*plain, *some], [watch])
@@ -199,7 +197,7 @@ def noticed(copied: Path, tests: list[str], budget: float, wait: float = 900) ->
         finally:
             os._exit(1)  # lest an exception end the parent's ``with`` here, and the copied tree with it
     os.close(writing)
-    end, said = time.monotonic() + wait, ""
+    end, said = time.monotonic() + max(HANGS, 30 * budget), ""
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.monotonic() > end:
             os.killpg(child, signal.SIGKILL)
@@ -226,26 +224,43 @@ def drawn(copied: Path, given: argparse.Namespace) -> list[Fault]:
     return [fault for _, fault in sorted(turns, key=lambda turn: turn[0])]
 
 
-def examine(fault: Fault, copied: Path, tests: list[str], budget: float) -> dict[str, Any]:
+def examine(fault: Fault, copied: Path, tests: list[str], chart: Chart, budget: float) -> dict[str, Any]:
     room, file, at, line, what, new = fault
     text, began = file.read_text(), time.monotonic()
+    only = chart.tests(file.relative_to(copied), line, text)
+    files = {name.partition("::")[0] for name in only} or set(tests[:NEAREST])
     try:
         file.write_text(ast.unparse(ast.fix_missing_locations(Planted(at, new).visit(ast.parse(text)))))
-        killer = noticed(copied, tests, budget)
+        killer = noticed(copied, [test for test in tests if test in files], only, chart.seconds, budget)
     finally:
         file.write_text(text)
     shown, seconds = text.splitlines()[line - 1].strip(), round(time.monotonic() - began, 1)
-    return {"room": room, "what": what, "line": shown, "killer": killer, "seconds": seconds}
+    return {"room": room, "what": what, "line": shown, "tests": len(only), "killer": killer, "seconds": seconds}
+
+
+def unsound(copied: Path, killers: set[str]) -> set[str]:
+    """Those that fail without any fault."""
+    found: set[str] = set()
+    while left := {test.removeprefix("hang ") for test in killers} - found:
+        failed = noticed(copied, sorted({test.partition("::")[0] for test in left}), left, {}, 3600)
+        if not failed:
+            break
+        found.add(failed.removeprefix("hang "))
+    return {test for test in killers if test.removeprefix("hang ") in found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rooms", nargs="+", default=list(WIDER), choices=list(WIDER))
+    parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=list(ROOMS))
     parser.add_argument("--count", type=int, default=20, help="faults a room")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=60, help="seconds of processor time for each fault")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of processor time for each fault")
+    parser.add_argument("--chart", type=Path, default=Path("runs/chart.db"), help="made by chart.py")
     parser.add_argument("--out", type=Path, default=Path("runs/mutations.jsonl"))
     given = parser.parse_args()
+    if not given.chart.exists():
+        parser.error(f"no chart {given.chart}: make one by python benchmarks/chart.py {given.chart}")
+    chart = Chart(given.chart)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in READY:
@@ -264,21 +279,20 @@ def main() -> None:
             _, file, at, line, what, _ = fault
             key = f"{file.relative_to(copied)}:{line}:{at} {what}"
             if key not in kept:
-                kept[key] = examine(fault, copied, near[file], given.budget)
+                kept[key] = examine(fault, copied, near[file], chart, given.budget)
                 with given.out.open("a") as out:
                     out.write(json.dumps({"key": key, **kept[key]}) + "\n")
-        killers = sorted({one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
-        unsound = {test for test in killers if noticed(copied, [test.removeprefix("hang ")], 600)}
+        void = unsound(copied, {one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {shlex.join(sys.argv)}\n")
     print("| room | planted | noticed | share |\n|---|--:|--:|--:|")
     for room in given.rooms:
         mine = [one for one in kept.values() if one["room"] == room]
-        caught = sum(bool(one["killer"]) and one["killer"] not in unsound for one in mine)
+        caught = sum(bool(one["killer"]) and one["killer"] not in void for one in mine)
         print(f"| {room} | {len(mine)} | {caught} | {100 * caught / max(1, len(mine)):.0f} % |")
-    missed = [(k, one) for k, one in kept.items() if not one["killer"] or one["killer"] in unsound]
+    missed = [(k, one) for k, one in kept.items() if not one["killer"] or one["killer"] in void]
     print("\nNot noticed:\n\n" + "\n".join(f"- {key}: `{one['line']}`" for key, one in missed))
-    if unsound:
-        print(f"\nFail on the sound tree too: {', '.join(sorted(unsound))}")
+    if void:
+        print(f"\nFail on the sound tree too: {', '.join(sorted(void))}")
 
 
 if __name__ == "__main__":

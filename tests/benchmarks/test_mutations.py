@@ -1,0 +1,106 @@
+"""The programs that plant faults: which tests run a line, and what a fault is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+CODE = """
+LIMIT = 3
+
+def half(x):
+    return x / 2
+
+def double(x):
+    if x < LIMIT:
+        return (
+            2 *
+            x
+        )
+    return x
+"""
+TESTS = """
+import pytest
+from evenhand.sums import double, half
+
+@pytest.fixture(scope="module")
+def halved():
+    return half(4)
+
+def test_small():
+    assert double(1) == 2
+
+def test_large():
+    assert double(5) == 5
+
+def test_half(halved):
+    assert halved == 2
+"""
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[ModuleType, ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return importlib.import_module("chart"), importlib.import_module("mutations")
+
+
+def test_a_chart_names_the_tests_that_run_a_statement(programs: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    source, tests = tmp_path / "src" / "evenhand", tmp_path / "tests"
+    for folder in (source, tests, tmp_path / "benchmarks"):
+        folder.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["src"]\n')
+    (source / "__init__.py").touch()
+    (source / "sums.py").write_text(CODE)
+    (tests / "test_sums.py").write_text(TESTS)
+    (tmp_path / "benchmarks" / "chart.py").write_text((BENCHMARKS / "chart.py").read_text())
+    ran = subprocess.run(
+        [sys.executable, "benchmarks/chart.py", "chart.db"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
+
+    chart, file = programs[0].Chart(tmp_path / "chart.db"), Path("src/evenhand/sums.py")
+    small, large, half = (f"tests/test_sums.py::test_{name}" for name in ("small", "large", "half"))
+    assert chart.tests(file, 2, CODE) == set()  # on import alone
+    assert chart.tests(file, 5, CODE) == {small, large, half}  # a fixture of the module: every test of it
+    assert chart.tests(file, 8, CODE) == {small, large}
+    assert chart.tests(file, 11, CODE) == {small}  # within a statement of several lines
+    assert chart.tests(file, 13, CODE) == {large}
+    assert set(chart.seconds) == {small, large, half}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x < y", {"x >= y"}),
+        ("x + y", {"x - y", "x"}),
+        ("x and y", {"x or y"}),
+        ("True", {"False"}),
+        ("3", {"4"}),
+        ("x if y else z", {"x", "z"}),
+        ("f(x, a=b, c=d)", {"f(x, c=d)", "f(x, a=b)"}),
+        ("f(x)", set()),
+    ],
+)
+def test_what_an_expression_could_be_by_mistake(
+    programs: tuple[ModuleType, ModuleType], before: str, after: set[str]
+) -> None:
+    node = ast.parse(before, mode="eval").body
+    assert {ast.unparse(new) for _, new in programs[1].faults(node)} == after
+
+
+def test_a_fault_is_planted_at_its_place_alone(programs: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    file = tmp_path / "sums.py"
+    file.write_text(CODE)
+    at, line, what, new = next(one for one in programs[1].places(file) if one[2] == "comparison turned")
+    planted = ast.unparse(ast.fix_missing_locations(programs[1].Planted(at, new).visit(ast.parse(CODE))))
+    assert (line, what) == (8, "comparison turned")
+    assert planted == ast.unparse(ast.parse(CODE.replace("x < LIMIT", "x >= LIMIT")))
