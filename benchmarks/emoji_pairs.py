@@ -4,9 +4,9 @@
     python benchmarks/emoji_pairs.py --study rho        # four pairs: target accuracy over the radius
     python benchmarks/emoji_pairs.py --study noise      # four pairs: over the share of wrong source labels
 
-Frozen MobileNetV2 features, 400 steps; a run takes seconds. Seed s trains with seed s on split s. Runs are kept in
-runs/emoji-pairs; repeat the command to go on. A difference is paired: of two rows on one pair and seed. Its
-standard error is over seeds, of the means over pairs, since the pairs of one seed share their emoji.
+Frozen MobileNetV2 features, 400 steps; a run takes seconds. Seed s trains with seed s on split s. Accuracies are kept
+in results/kept/emoji-pairs.jsonl; repeat the command to go on. A difference is paired: of two rows on one pair and
+seed. Its standard error is over seeds, of the means over pairs, since the pairs of one seed share their emoji.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from evenhand.data.sets.shifted import STYLES
 from evenhand.randomness import dice
 from evenhand.run.recipe import Recipe, load_recipe
 from evenhand.run.reproduce import train_all
+from table import Table
 
 PAIRS = [*itertools.permutations(STYLES, 2)]
 CYCLE = [*zip(STYLES, (*STYLES[1:], STYLES[0]), strict=True)]
+LEDGER = Table("emoji-pairs", columns={}, rows={}, seeds=[])
 ROWS = {
     "source-only": ("source-only", []),
     "source-only-sam": ("source-only-sam", []),
@@ -72,20 +74,28 @@ def recipe_for(
 
 
 def study(given: argparse.Namespace, rows: dict[str, tuple[str, list[str]]], pairs: list, noise: float) -> dict:
-    """{row: (seeds, pairs) accuracies in %}; what is missing is trained."""
-    folders = {}
-    wanted = []
-    for seed, pair, name in itertools.product(given.seeds, pairs, rows):
-        folder = given.out / f"noise-{noise}" / "-".join(pair) / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
-        folders[name, seed, pair] = folder
-        if not (folder / "measure.json").exists():
-            wanted.append(recipe_for(rows[name], noise, pair, folder, seed, given.out / "data"))
-    train_all(wanted, given.jobs)
+    """{row: (seeds, pairs) accuracies in %}; what is missing is trained, a seed at a time."""
 
-    def accuracy(key: tuple) -> float:
-        return 100 * json.loads((folders[key] / "measure.json").read_text())["accuracy"]
+    def digest(name: str, seed: int, pair: tuple[str, str]) -> str:
+        clean = recipe_for(rows[name], 0.0, pair, given.out, seed, given.out)
+        return clean.digest() + (f" {noise:.0%} noise" if noise else "")
 
-    return {n: np.array([[accuracy((n, seed, pair)) for pair in pairs] for seed in given.seeds]) for n in rows}
+    for seed in given.seeds:
+        known, wanted = LEDGER.kept(), {}
+        for pair, name in itertools.product(pairs, rows):
+            if (key := digest(name, seed, pair)) not in known:
+                folder = given.out / f"noise-{noise}" / "-".join(pair) / f"{''.join(filter(str.isalnum, name))}-{seed}"
+                wanted[key, pair, name] = recipe_for(rows[name], noise, pair, folder, seed, given.out / "data")
+        train_all([*wanted.values()], given.jobs)
+        for (key, pair, name), recipe in wanted.items():
+            measured = json.loads((Path(recipe.run.folder) / "measure.json").read_text())
+            LEDGER.keep(f"{' to '.join(pair)}: {name}", seed, key, {"accuracy": round(measured["accuracy"], 6)})
+
+    known = LEDGER.kept()
+    return {
+        name: np.array([[100 * known[digest(name, s, pair)]["accuracy"] for pair in pairs] for s in given.seeds])
+        for name in rows
+    }
 
 
 def with_error(values: np.ndarray) -> str:
