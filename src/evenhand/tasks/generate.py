@@ -38,6 +38,7 @@ class Generate(Task):
         score("tail", "tail FID", digits=2, lower=True, path=("group_fid", "tail")),
         Metric("cas", "CAS", path=("classifier_score", "accuracy")),
         Metric("cas_worst", "CAS, worst class", path=("classifier_score", "min_recall")),
+        score("tail_z_sensitivity", "tail z-sensitivity", digits=2, path=("group_z_sensitivity", "tail")),
     )
     headline, tail = metrics[0], metrics[13]
     per_class = (
