@@ -1,6 +1,7 @@
 """Which tests run which lines: the whole suite once under ``coverage``, kept as one file for ``mutations.py``.
 
     python benchmarks/chart.py runs/chart.db
+    python benchmarks/chart.py runs/chart.db tests/run/test_new.py      # adds these tests to it
 
 What a fixture shared by a module does is every test's of that module. What other processes do is not seen.
 """
@@ -46,16 +47,19 @@ class Charting:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
 
-def chart(tree: Path, out: Path) -> None:
-    """Run the tests of a tree and keep who runs what."""
+def chart(tree: Path, out: Path, tests: list[str]) -> None:
+    """Run the tests of a tree, or some of them, and keep who runs what."""
     os.chdir(tree)
+    kept = json.loads(out.with_suffix(".json").read_text()) if tests and out.exists() else {"seconds": {}}
     watched = coverage.Coverage(data_file=str(out), source=[str(tree / "src")], config_file=False)
     charting = Charting(watched)
+    if kept["seconds"]:
+        watched.load()
     watched.start()
-    pytest.main(["-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist"], [charting])
+    pytest.main(["-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], [charting])
     watched.stop()
     watched.save()
-    out.with_suffix(".json").write_text(json.dumps({"tree": str(tree), "seconds": charting.seconds}))
+    out.with_suffix(".json").write_text(json.dumps({"tree": str(tree), "seconds": kept["seconds"] | charting.seconds}))
 
 
 class Chart:
@@ -94,4 +98,4 @@ def _statement(text: str, line: int) -> range:
 
 
 if __name__ == "__main__":
-    chart(Path(__file__).parents[1], Path(sys.argv[1]).resolve())
+    chart(Path(__file__).parents[1], Path(sys.argv[1]).resolve(), sys.argv[2:])

@@ -4,12 +4,13 @@
     python benchmarks/mutations.py --rooms pieces measure --count 20 --seed 0
 
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
-argument left out, a condition fixed, a factor or a summand dropped. It is planted in a copy of the tree. A process that
-has torch in memory forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs
-on import), nearest files first, quick tests first, until one fails or ``--budget`` seconds of processor time are spent;
-tests of two processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what
-it noticed does not count. What nothing notices is listed, to become a test. Answers are kept in ``--out``: the same
-command goes on where it was.
+argument left out, a condition fixed, a factor or a summand dropped; in the room ``recipes``, a number or truth value of
+a recipe with numbers by a paper's authors. It is planted in a copy of the tree. A process that has torch in memory
+forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), nearest
+files first, quick tests first, until one fails or ``--budget`` seconds of processor time are spent; tests of two
+processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed
+does not count. What nothing notices is listed, to become a test. Answers are kept in ``--out``: the same command goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import json
 import os
 import py_compile
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -41,8 +43,22 @@ from chart import Chart
 ROOT = Path(__file__).parents[1]
 HANGS = 60  # seconds of processor time after which a single test is taken to hang
 READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
-ROOMS = ("pieces", "methods", "measure", "run", "report", "data", "nets", "tasks", "parallel", "label", "cli")
+ROOMS = (
+    "pieces",
+    "methods",
+    "measure",
+    "run",
+    "report",
+    "data",
+    "nets",
+    "tasks",
+    "parallel",
+    "label",
+    "cli",
+    "recipes",
+)
 NEAREST = 12  # files of tests that meet a fault in what runs on import
+VALUE = re.compile(r'"[^"]*"|[\w-]*[A-Za-z][\w-]*|\d+(?:\.\d+)?(?:e-?\d+)?')  # strings, words and numbers of a recipe
 SWAPS: dict[type, type] = {
     ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
@@ -89,9 +105,40 @@ class Planted(ast.NodeTransformer):
         return super().generic_visit(node)
 
 
-def places(file: Path) -> list[tuple[int, int, str, ast.AST]]:
-    """(number of the node in visiting order, line, what, new node) of every fault a file could have."""
-    found: list[tuple[int, int, str, ast.AST]] = []
+Place = tuple[int, int, str, ast.AST | str]  # of a fault: number of the node in visiting order, line, what, new node
+
+
+def values(file: Path) -> Iterator[Place]:
+    """Of a recipe at paper scale, what could be changed; a place is counted in characters."""
+    text, table = file.read_text(), ""
+    if 'source = "authors"' not in text:
+        return
+    start = 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        table = line.strip(" []\n") if line.startswith("[") else table
+        quiet = table == "smoke" or line.startswith("#") or "expect" in line.partition("=")[0]
+        for found in () if quiet else VALUE.finditer(line.partition(" #")[0]):
+            if new := {"true": "false", "false": "true"}.get(found[0]):
+                yield start + found.start(), number, "truth turned", new
+            elif found[0][0].isdigit():
+                yield start + found.start(), number, "number changed", f"{2 * float(found[0]) + 1:g}"
+        start += len(line)
+
+
+def planted(text: str, at: int, new: ast.AST | str) -> str:
+    """A file's text with the fault."""
+    if isinstance(new, ast.AST):
+        return ast.unparse(ast.fix_missing_locations(Planted(at, new).visit(ast.parse(text))))
+    old = VALUE.match(text, at)
+    assert old is not None
+    return text[:at] + new + text[old.end() :]
+
+
+def places(file: Path) -> list[Place]:
+    """Every fault a file could have."""
+    found: list[Place] = []
+    if file.suffix == ".toml":
+        return [*values(file)]
 
     class Walk(ast.NodeTransformer):
         at = -1
@@ -138,9 +185,12 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
     def order(test: Path, file: Path) -> Any:
         return distance(test, names[file]), file.stem not in test.stem, test.parent.name != room, test.stat().st_size
 
+    if room == "recipes":
+        pinned = [str(test.relative_to(copied)) for test in sorted(tests) if "recipes" in str(test.relative_to(copied))]
+        return dict.fromkeys((source / "evenhand" / room).glob("*.toml"), pinned)
     return {
         file: [str(test.relative_to(copied)) for test in sorted(tests, key=lambda test: order(test, file))]
-        for file in (copied / "src" / "evenhand" / room).rglob("*.py")
+        for file in (source / "evenhand" / room).rglob("*.py")
     }
 
 
@@ -210,27 +260,27 @@ def noticed(copied: Path, tests: list[str], only: set[str], seconds: dict[str, f
     return said
 
 
-Fault = tuple[str, Path, int, int, str, ast.AST]  # its room, file, node, line, what was done and the new node
+Fault = tuple[str, Path, Place]  # its room, file and place
 
 
 def drawn(copied: Path, given: argparse.Namespace) -> list[Fault]:
     """Every room's faults in an order of chance, taken in turns, so that a run cut short has a sample of each."""
     turns: list[tuple[int, Fault]] = []
     for room in given.rooms:
-        files = sorted((copied / "src" / "evenhand" / room).rglob("*.py"))
-        every = [(room, file, *one) for file in files for one in places(file)]
+        files = sorted((copied / "src" / "evenhand" / room).rglob("*.toml" if room == "recipes" else "*.py"))
+        every = [(room, file, one) for file in files for one in places(file)]
         random.Random(given.seed).shuffle(every)
         turns += enumerate(every[: given.count])
     return [fault for _, fault in sorted(turns, key=lambda turn: turn[0])]
 
 
 def examine(fault: Fault, copied: Path, tests: list[str], chart: Chart, budget: float) -> dict[str, Any]:
-    room, file, at, line, what, new = fault
+    room, file, (at, line, what, new) = fault
     text, began = file.read_text(), time.monotonic()
-    only = chart.tests(file.relative_to(copied), line, text)
+    only = chart.tests(file.relative_to(copied), line, text) if file.suffix == ".py" else set()
     files = {name.partition("::")[0] for name in only} or set(tests[:NEAREST])
     try:
-        file.write_text(ast.unparse(ast.fix_missing_locations(Planted(at, new).visit(ast.parse(text)))))
+        file.write_text(planted(text, at, new))
         killer = noticed(copied, [test for test in tests if test in files], only, chart.seconds, budget)
     finally:
         file.write_text(text)
@@ -276,7 +326,7 @@ def main() -> None:
         compileall.compile_dir(copied / "src", quiet=2, invalidation_mode=by_hash)
         near = {file: tests for room in given.rooms for file, tests in tests_near(copied, room).items()}
         for fault in drawn(copied, given):
-            _, file, at, line, what, _ = fault
+            _, file, (at, line, what, _) = fault
             key = f"{file.relative_to(copied)}:{line}:{at} {what}"
             if key not in kept:
                 kept[key] = examine(fault, copied, near[file], chart, given.budget)

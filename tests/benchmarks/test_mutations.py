@@ -104,3 +104,26 @@ def test_a_fault_is_planted_at_its_place_alone(programs: tuple[ModuleType, Modul
     planted = ast.unparse(ast.fix_missing_locations(programs[1].Planted(at, new).visit(ast.parse(CODE))))
     assert (line, what) == (8, "comparison turned")
     assert planted == ast.unparse(ast.parse(CODE.replace("x < LIMIT", "x >= LIMIT")))
+
+
+def test_a_recipe_of_a_paper_has_its_numbers_changed_and_nothing_else(
+    programs: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    text = """# 3 words
+about = "5 steps"
+[method]
+net = { name = "resnet20", widths-2 = [16, 0.5] }  # 7
+flat = true
+[smoke]
+batch = 4
+[variants.a]
+expect = { fid = { value = 30.6, source = "authors" } }
+lr = 1e-3
+"""
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    found = {programs[1].planted(text, at, new) for at, _, _, new in programs[1].places(file)}
+    changes = [("[16,", "[33,"), ("0.5]", "2]"), ("true", "false"), ("1e-3", "1.002")]
+    assert found == {text.replace(*change) for change in changes}
+    file.write_text(text.replace("authors", "measured"))
+    assert programs[1].places(file) == []
