@@ -186,8 +186,8 @@ def tests_near(copied: Path, room: str) -> dict[Path, list[str]]:
         return distance(test, names[file]), file.stem not in test.stem, test.parent.name != room, test.stat().st_size
 
     if room == "recipes":
-        tests = sorted((copied / "tests" / room).glob("test_*.py"), key=lambda test: ("paper" not in test.stem, test))
-        pinned = [str(test.relative_to(copied)) for test in tests]
+        pinned = [str(test.relative_to(copied)) for test in tests if room in str(test.relative_to(copied))]
+        pinned.sort(key=lambda test: "paper" not in test and "generate" not in test)  # tables of values first
         return dict.fromkeys((source / "evenhand" / room).glob("*.toml"), pinned)
     return {
         file: [str(test.relative_to(copied)) for test in sorted(tests, key=lambda test: order(test, file))]

@@ -19,12 +19,15 @@ from evenhand.measure.confusion import (
     accuracy,
     confusion_matrix,
     coverages,
+    f_beta,
+    f_scores,
     g_mean,
     group_mean_recall,
     h_mean,
     mean_recall,
     min_recall,
     precisions,
+    q_mean,
     recalls,
 )
 
@@ -156,3 +159,19 @@ def test_recall_does_not_depend_on_the_class_mix(data: tuple[Tensor, Tensor, int
 def test_bad_arguments_are_named(call: Callable[[], Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+def test_f_beta_weighs_recall_beta_times_as_much_as_precision(beta: float) -> None:
+    C = torch.tensor([[30, 6, 4], [2, 18, 10], [9, 1, 20]], dtype=torch.float64) / 100
+    found = []
+    for k in range(3):
+        recall, precision = C[k, k] / C[k].sum(), C[k, k] / C[:, k].sum()
+        found.append((1 + beta * beta) * precision * recall / (beta * beta * precision + recall))
+    torch.testing.assert_close(f_scores(C, beta), torch.stack(found))
+    torch.testing.assert_close(f_beta(C, beta), torch.stack(found).mean())
+
+
+def test_q_mean_is_one_less_the_root_of_the_mean_squared_miss() -> None:
+    C = torch.tensor([[3, 1], [2, 2]], dtype=torch.float64) / 8  # recalls 3/4 and 1/2
+    assert float(q_mean(C)) == pytest.approx(1 - math.sqrt((1 / 16 + 1 / 4) / 2), abs=1e-6)

@@ -334,6 +334,13 @@ def test_a_report_of_failed_runs_alone_shows_what_there_is(tmp_path: Path) -> No
     assert '<section id="training-curves">' in page
 
 
+def test_lines_of_many_classes_say_that_they_are_means() -> None:
+    for count, said in ((40, False), (41, True)):
+        classes = [f"class {k}" for k in range(count)], [9] * count, {}
+        drawn = plot_scores(classes, score("fid", "FID", lower=True), {"a": [[1.0] * count]})
+        assert ("FID ↓, mean of neighbouring classes" in drawn) == said
+
+
 @pytest.mark.filterwarnings("error")
 def test_values_that_explode_get_a_logarithmic_axis() -> None:
     calm = plot_curves({"loss": [("a", [1, 2, 3], [3.0, 2.0, 1.0])]}, {"a": "#000000"}, "step")

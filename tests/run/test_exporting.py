@@ -223,6 +223,7 @@ def test_texts_keep_their_words(tmp_path: Path) -> None:
     assert not list((run / "export").glob("model*"))
     with safe_open(export(run, format="safetensors"), "pt") as file:
         assert json.loads(file.metadata()["words"]) == list(evenhand.load(run).facts.words)
+        assert not [name for name in file.keys() if name.startswith("normalise")]  # noqa: SIM118
 
 
 def test_what_cannot_be_exported_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

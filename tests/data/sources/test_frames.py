@@ -200,3 +200,18 @@ def test_a_picture_too_narrow_to_show_anything_is_one_line(tmp_path: Path) -> No
     path = save_picture(tmp_path / "line.png", 1, 10_000)
     with pytest.raises(UserError, match=r"line\.png': 1 x 10000 pixels are too narrow.*replace or remove it"):
         Files([path], size=32).fetch([0])
+
+
+def test_what_lies_beyond_a_picture_is_filled_on_every_side() -> None:
+    box = (
+        -2,
+        -1,
+        6,
+        3,
+    )  # of 8 x 4, around a picture of 4 x 2: from its pixels to those of the frame, twice and 4 times
+    seen = np.array(cut(Image.new("RGB", (4, 2), "red"), box, 16))
+    red = (seen == (255, 0, 0)).all(2)
+    assert np.array_equal(np.argwhere(red).min(0), (4, 4))
+    assert np.array_equal(np.argwhere(red).max(0), (11, 11))
+    assert red.sum() == 64
+    assert (seen[~red] == FILL).all()
