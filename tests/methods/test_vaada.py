@@ -20,7 +20,7 @@ from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.methods.adapt.adversarial import DomainAdversarial
 from evenhand.methods.adapt.labelled import Mixed, TargetFirst
-from evenhand.methods.adapt.mme import MME
+from evenhand.methods.adapt.mme import MME, MMESettings
 from evenhand.methods.adapt.vaada import VAADA
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.schedules import inverse_decay
@@ -380,3 +380,9 @@ def test_mme_slows_a_backbone_that_comes_with_weights(data: Data) -> None:
     assert [group["lr_factor"] for group in build(MME, data).player.optimizer.param_groups] == [1.0, 1.0]
     assert MME.table(net={"name": "resnet50", "weights": "resnet50"}).backbone_rate == 0.1
     assert MME.table(net={"name": "resnet50", "weights": "resnet50"}, backbone_factor=0.5).backbone_rate == 0.5
+
+
+def test_mme_has_its_papers_values_where_nothing_is_said() -> None:
+    table = MMESettings()
+    assert (table.batch, table.temperature, table.entropy_weight, table.bottleneck) == (24, 0.05, 0.1, 256)
+    assert (table.optim.weight_decay, table.optim.inverse_alpha, table.optim.inverse_power) == (5e-4, 1e-4, 0.75)
