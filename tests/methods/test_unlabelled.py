@@ -495,6 +495,14 @@ def test_crest_takes_over_most_of_rare_classes_and_starts_afresh(data: Data) -> 
     assert method.player.optimizer.param_groups[0]["lr"] == pytest.approx(0.03)  # the schedule starts afresh too
 
 
+def test_crest_flattens_the_wanted_shares_from_generation_to_generation(data: Data) -> None:
+    method: CReST = build("crest", data, generations=5, align=True, align_last=0.5)
+    for generation, power in enumerate((1.0, 0.875, 0.75, 0.625, 0.5)):
+        method.schedule(Progress(10 * generation, 10, 50))
+        shares = method.priors**power
+        torch.testing.assert_close(method.wanted, shares / shares.sum())
+
+
 def test_crest_labelled_loss_is_the_mean_over_the_union(data: Data) -> None:
     """With every unlabelled sample in the batch once, the estimate is the union's mean exactly."""
     method: CReST = build("crest", data)
