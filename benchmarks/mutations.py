@@ -4,8 +4,9 @@
     python benchmarks/mutations.py --rooms pieces measure --count 20 --seed 0
 
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
-argument left out, a condition fixed, a factor or a summand dropped; in the room ``recipes``, a number or truth value of
-a recipe with numbers by a paper's authors. It is planted in a copy of the tree. A process that has torch in memory
+argument left out, a condition fixed, a factor or a summand dropped, but for what is said to the reader, looks of a plot
+and keywords that only guard (``LOOKS``); in the room ``recipes``, a number or truth value of a recipe with numbers by a
+paper's authors. It is planted in a copy of the tree. A process that has torch in memory
 forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), nearest
 files first, quick tests first, until one fails or ``--budget`` seconds of processor time are spent; tests of two
 processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed
@@ -57,6 +58,22 @@ ROOMS = (
     "cli",
     "recipes",
 )
+LOOKS = set(
+    [
+        "fontsize",
+        "linewidth",
+        "alpha",
+        "markersize",
+        "dpi",
+        "pad",
+        "h_pad",
+        "optimize",
+        "figsize",
+        "strict",
+        "frozen",
+        "stacklevel",
+    ]
+)
 NEAREST = 12  # files of tests that meet a fault in what runs on import
 VALUE = re.compile(r'"[^"]*"|[\w-]*[A-Za-z][\w-]*|\d+(?:\.\d+)?(?:e-?\d+)?')  # strings, words and numbers of a recipe
 SWAPS: dict[type, type] = {
@@ -86,10 +103,11 @@ def faults(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "always the first branch", node.body
         yield "always the second branch", node.orelse
     elif isinstance(node, ast.Call) and node.keywords and node.keywords[0].arg:
-        for at in range(len(node.keywords)):
-            less = copy.deepcopy(node)
-            dropped = less.keywords.pop(at)
-            yield f"keyword {dropped.arg} left out", less
+        for at, keyword in enumerate(node.keywords):
+            if keyword.arg not in LOOKS:
+                less = copy.deepcopy(node)
+                less.keywords.pop(at)
+                yield f"keyword {keyword.arg} left out", less
 
 
 class Planted(ast.NodeTransformer):
@@ -141,13 +159,17 @@ def places(file: Path) -> list[Place]:
         return [*values(file)]
 
     class Walk(ast.NodeTransformer):
-        at = -1
+        at, looks = -1, 0
 
         def visit(self, node: ast.AST) -> ast.AST:
             self.at += 1
-            if not isinstance(node, ast.JoinedStr):
+            look = isinstance(node, ast.keyword) and node.arg in LOOKS
+            self.looks += look
+            if not self.looks and not isinstance(node, ast.JoinedStr):
                 found.extend((self.at, getattr(node, "lineno", 0), what, new) for what, new in faults(node))
-            return super().generic_visit(node)
+            super().generic_visit(node)
+            self.looks -= look
+            return node
 
     Walk().visit(ast.parse(file.read_text()))
     text = file.read_text().splitlines()

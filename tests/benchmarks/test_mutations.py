@@ -88,6 +88,7 @@ def test_a_chart_names_the_tests_that_run_a_statement(programs: tuple[ModuleType
         ("x if y else z", {"x", "z"}),
         ("f(x, a=b, c=d)", {"f(x, c=d)", "f(x, a=b)"}),
         ("f(x)", set()),
+        ("f(x, a=b, alpha=0.5)", {"f(x, alpha=0.5)"}),
     ],
 )
 def test_what_an_expression_could_be_by_mistake(
@@ -103,6 +104,14 @@ def test_a_fault_is_planted_at_its_place_alone(programs: tuple[ModuleType, Modul
     at, line, what, new = next(one for one in programs[1].places(file) if one[2] == "comparison turned")
     planted = ast.unparse(ast.fix_missing_locations(programs[1].Planted(at, new).visit(ast.parse(CODE))))
     assert (line, what) == (8, "comparison turned")
+    file.write_text("plot(x + 1, alpha=0.5, fontsize=2 * size)")  # looks are not planted
+    assert {what for _, _, what, _ in programs[1].places(file)} == {
+        "operator turned",
+        "right operand dropped",
+        "number changed",
+    }
+    assert len(programs[1].places(file)) == 3
+    file.write_text(CODE)
     assert planted == ast.unparse(ast.parse(CODE.replace("x < LIMIT", "x >= LIMIT")))
 
 

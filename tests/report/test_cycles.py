@@ -93,6 +93,16 @@ def test_splits_that_go_with_the_seed_are_one_group_others_are_not(tmp_path: Pat
     assert [g.seeds for g in group_experiments([*own, *apart])] == [[1, 2], [3], [3]]
 
 
+def test_experiments_are_named_by_their_folders_without_the_seed(tmp_path: Path) -> None:
+    """``0`` lies in ``badge``; two of one name are told apart by their places."""
+    bare = experiment(tmp_path, "", "badge", 0, [0.3, 0.4, 0.5]).rename(tmp_path / "0")
+    (tmp_path / "badge").mkdir()
+    bare = bare.rename(tmp_path / "badge" / "0")
+    seeded = experiment(tmp_path, "core_seed", "core", 7, [0.3, 0.4, 0.5]).rename(tmp_path / "core_seed7")
+    same = [experiment(tmp_path / side, "x", by, 0, [0.3, 0.4, 0.5]) for side, by in (("l", "random"), ("r", "vap"))]
+    assert [g.name for g in group_experiments([bare, seeded, *same])] == ["badge", "core", *map(str, same)]
+
+
 def test_differences_are_paired_by_seed(folders: list[Path]) -> None:
     found = row(difference_table(group_experiments(folders)), "vaada-s3vaada")
     gains = [45 - 40.5, 50 - 48.5]
@@ -143,6 +153,17 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (folder / "cycles.json").write_text('{"by": 3}')
     with pytest.raises(UserError, match=r"cycles\.json .*repeat evenhand cycles"):
         group_experiments([folder])
+
+
+def test_an_experiment_without_cycles_or_without_its_recipe_is_none(tmp_path: Path) -> None:
+    empty, bare, none = (experiment(tmp_path, name, "random", 0, [0.3]) for name in ("empty", "bare", "none"))
+    told = json.loads((empty / "cycles.json").read_text())
+    atomic.write_json(empty / "cycles.json", {**told, "cycles": []})
+    (bare / "cycles.toml").unlink()
+    (none / "cycles.json").unlink()
+    for folder in (empty, bare, none):
+        with pytest.raises(UserError, match=f"{folder.name} holds no cycles: repeat evenhand cycles"):
+            group_experiments([folder])
 
 
 def test_the_command_finds_experiments_in_a_folder(

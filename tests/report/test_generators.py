@@ -300,6 +300,16 @@ def test_page_shows_the_styles_of_those_that_have_some(tmp_path: Path) -> None:
         render(loaded(styled))
 
 
+def test_styles_are_shown_without_the_shares_of_z_but_not_with_too_few(tmp_path: Path) -> None:
+    older = make_run(tmp_path, "older")
+    write_plane(older / "latents.png", torch.randn(9, 4), torch.arange(9) % 3, ("a", "b", "c"))
+    text = render(loaded(older))
+    assert "Styles of older" in text
+    assert "matters least" not in text
+    with pytest.raises(UserError, match="z_sensitivity has 2 entries, not 3"):
+        loaded(make_run(tmp_path, "short", z_sensitivity=[0.9, 0.5]))
+
+
 def test_mixed_reports_show_both(tmp_path: Path) -> None:
     folder = make_run(tmp_path, "gan")
     other = make_run(tmp_path, "ce")

@@ -74,8 +74,8 @@ def _plane(group: RunGroup) -> Markup | None:
             picture.convert("RGB").save(out, "png", optimize=True)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); measure the run again") from error
-    shares = (record.measure or {}).get("z_sensitivity") or []
-    least = min(zip(shares, group.classes[0], strict=True), default=None)
+    shares = (record.measure or {}).get("z_sensitivity")
+    least = min(zip(shares, group.classes[0], strict=True)) if shares else None
     said = f" The noise z matters least to {least[1]}: {least[0]:.2f} of all styles' variance." if least else ""
     whose = f"{group.name}, {record.label}"
     caption = (

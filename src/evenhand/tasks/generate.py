@@ -47,6 +47,7 @@ class Generate(Task):
         Metric("class_agreement", "agreement"),
         score("diversity", digits=2),
         score("patterns", digits=2),
+        score("z_sensitivity", "z-sensitivity", digits=2),
     )
     judged_by = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
     whole = True
