@@ -45,35 +45,12 @@ ROOT = Path(__file__).parents[1]
 HANGS = 60  # seconds of processor time after which a single test is taken to hang
 READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
 ROOMS = (
-    "pieces",
-    "methods",
-    "measure",
-    "run",
-    "report",
-    "data",
-    "nets",
-    "tasks",
-    "parallel",
-    "label",
-    "cli",
-    "recipes",
-)
-LOOKS = set(
-    [
-        "fontsize",
-        "linewidth",
-        "alpha",
-        "markersize",
-        "dpi",
-        "pad",
-        "h_pad",
-        "optimize",
-        "figsize",
-        "strict",
-        "frozen",
-        "stacklevel",
-    ]
-)
+    "pieces", "methods", "measure", "run", "report", "data", "nets", "tasks", "parallel", "label", "cli", "recipes",
+)  # fmt: skip
+LOOKS = {
+    "fontsize", "linewidth", "alpha", "markersize", "dpi", "pad", "h_pad", "optimize", "figsize", "strict", "frozen",
+    "stacklevel",
+}  # fmt: skip
 NEAREST = 12  # files of tests that meet a fault in what runs on import
 VALUE = re.compile(r'"[^"]*"|[\w-]*[A-Za-z][\w-]*|\d+(?:\.\d+)?(?:e-?\d+)?')  # strings, words and numbers of a recipe
 SWAPS: dict[type, type] = {

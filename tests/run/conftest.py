@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
@@ -61,6 +63,12 @@ def tiny(tmp_path: Path, tiny_file: Path) -> Make:
         return load_recipe(tiny_file, [f"run.folder={json.dumps(str(tmp_path / folder))}", *overrides])
 
     return make
+
+
+@pytest.fixture
+def narrow() -> Console:
+    """A narrow terminal with colours: a line stays as it was written only if it is neither cut, coloured nor read."""
+    return Console(file=io.StringIO(), width=20, force_terminal=True, color_system="truecolor")
 
 
 @pytest.fixture

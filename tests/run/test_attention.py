@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from evenhand.cli import app
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure.attention import attention_distance, entropies
 from evenhand.randomness import dice
-from evenhand.run.attention import _print, _rare, _some, _stream, of_run, of_teacher, study, transformer
+from evenhand.run.attention import (
+    _draw,
+    _logged,
+    _print,
+    _rare,
+    _some,
+    _spread,
+    _stream,
+    of_run,
+    of_teacher,
+    study,
+    transformer,
+)
 from evenhand.run.opening import OpenRun, open_run
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
@@ -138,3 +154,77 @@ def test_a_transformer_of_one_head_and_what_has_none(tmp_path: Path, cnn: Path) 
         path.unlink()
     with pytest.raises(UserError, match="kept no checkpoints"):
         study(plain, every_checkpoint=True)
+
+
+def test_the_command_and_the_functions_have_the_same_defaults() -> None:
+    numbers = {"max_samples": 256, "pictures": 6, "centre_both": True, "every_checkpoint": False}
+    known = inspect.signature(study).parameters
+    assert {key: known[key].default for key in numbers} == numbers
+    known = inspect.signature(of_run).parameters
+    assert (known["max_samples"].default, known["centre_both"].default) == (256, True)
+    assert inspect.signature(of_teacher).parameters["max_samples"].default == 256
+
+
+def test_what_a_teacher_says_is_spread_over_twenty_four_bins() -> None:
+    """Two answers that are sure, one of them right, and two that are even: no entropy, and all there can be."""
+    most = torch.tensor(2.0).log().item()
+    logits = torch.tensor([[90.0, -90.0], [90.0, -90.0], [1.0, 1.0], [1.0, 1.0]])
+    found = _spread(logits, torch.tensor([0, 1, 0, 0]), most)
+    assert (found["accuracy"], found["largest"]) == (0.75, most)
+    assert found["entropy"] == pytest.approx(most / 2)
+    assert found["histogram"] == [0.5, *[0] * 22, 0.5]
+
+
+def test_rare_images_are_of_the_tail_the_smallest_class_or_those_named() -> None:
+    stream = Stream(Memory(torch.zeros(8, 1)), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]), ("a", "b", "c"), "val")
+    data: Any = SimpleNamespace(
+        classes=("a", "b", "c"), groups={"tail": [1]}, counts=[5, 3, 9], streams={"val": stream}
+    )
+    assert sorted(_rare(stream, data, None, 9).tolist()) == [1, 4, 7]
+    data.groups = {}
+    assert sorted(_rare(stream, data, None, 9).tolist()) == [1, 4, 7]
+    assert sorted(_rare(stream, data, ["a", "c"], 9).tolist()) == [0, 2, 3, 5, 6]
+    assert len(_rare(stream, data, ["a"], 2)) == 2
+    rows = torch.arange(50, 60)
+    assert torch.equal(_some(rows, 3, "all"), rows[torch.randperm(10, generator=dice(0, "attention", "all"))[:3]])
+    with pytest.raises(UserError, match="has no image of these classes"):
+        _rare(stream.subset(torch.tensor([0])), data, ["b"], 2)
+
+
+def test_cosines_are_those_of_rows_about_training(tmp_path: Path) -> None:
+    assert _logged(tmp_path) == []
+    rows = [
+        {"kind": "train", "epoch": 1, "cosine": 0.5}, {"kind": "val", "epoch": 1, "cosine": 0.1},
+        {"kind": "train", "epoch": 2}, {"kind": "train", "epoch": 3, "cosine": 0.25},
+    ]  # fmt: skip
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert _logged(tmp_path) == [[1, 0.5], [3, 0.25]]
+
+
+def test_rollouts_are_drawn_for_each_token_and_their_mean(opened: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("evenhand.run.attention.plot_rollout", lambda *given: told.append(given))
+    data = opened.data()
+    _draw(opened, data, None, 3, Path("x.png"))
+    ((images, titles, maps, path),) = told
+    rows, stream = _rare(_stream(data), data, None, 3), _stream(data)
+    assert np.array_equal(images, stream.fetch(rows).permute(0, 2, 3, 1).numpy())
+    assert titles == [stream.classes[k] for k in stream.labels[rows].tolist()]  # type: ignore[union-attr]
+    assert maps.keys() == {"cls", "dist", "mean"}
+    assert {one.shape for one in maps.values()} == {(3, 8, 8)}
+    np.testing.assert_allclose(maps["mean"], (maps["cls"] + maps["dist"]) / 2, rtol=1e-5)
+    assert path == Path("x.png")
+
+
+def test_the_teacher_sees_images_mixed_as_the_student_does(opened: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    method: Any = opened.method
+    monkeypatch.setattr(method, "settings", method.settings.model_copy(update={"mixup": 0.3, "cutmix": 0.7}))
+
+    def mixed(x: torch.Tensor, *_: Any, **given: float) -> tuple[torch.Tensor, None]:
+        told.append(given)
+        return x, None
+
+    monkeypatch.setattr("evenhand.run.attention.mixup_or_cutmix", mixed)
+    of_teacher(opened, opened.data(), 4)
+    assert told == [{"mixup_alpha": 0.3, "cutmix_alpha": 0.7}]

@@ -153,3 +153,22 @@ def test_is_finite_looks_everywhere() -> None:
     assert checkpoint.is_finite(good)
     for wrong in (float("nan"), float("inf"), -float("inf")):
         assert not checkpoint.is_finite({**good, "d": [{"e": torch.tensor([0.0, wrong])}]})
+
+
+def test_what_only_further_training_needs_is_left_out_for_use() -> None:
+    state = {"net": {"optimizer": 1, "weight": 2}, "optimizer": {"lr": 3}, "scaler": 4, "step": 5}
+    assert checkpoint.for_use(state) == {
+        "net": {"optimizer": None, "weight": 2}, "optimizer": None, "scaler": None, "step": 5,
+    }  # fmt: skip
+
+
+def test_formats_are_refused_as_newer_or_older(tmp_path: Path) -> None:
+    checkpoint.check_format(checkpoint.FORMAT, tmp_path)
+    with pytest.raises(UserError, match="of format 3, newer than this evenhand reads"):
+        checkpoint.check_format(checkpoint.FORMAT + 1, tmp_path)
+    for older in (1, "3", None):
+        with pytest.raises(UserError, match=f"written by an older evenhand \\(format {older}\\)"):
+            checkpoint.check_format(older, tmp_path)
+    torch.save({"method": {}}, tmp_path / "first.pt")
+    with pytest.raises(UserError, match=r"older evenhand \(format 1\)"):
+        checkpoint.load(tmp_path / "first.pt")

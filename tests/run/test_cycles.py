@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,14 @@ import torch
 from evenhand.data.domains import read_truth
 from evenhand.data.labels import named, read_answers
 from evenhand.data.picks import read_picks
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
+from evenhand.pieces.submodular import Pick
+from evenhand.randomness import mix
 from evenhand.run import checkpoint, cycles
 from evenhand.run.cycles import cycle_recipe, run_cycles
 from evenhand.run.oracle import Oracle
+from evenhand.run.picking import How
 from evenhand.run.recipe import Recipe, validate
 
 
@@ -182,3 +187,48 @@ def test_a_log_cut_in_mid_line_loses_that_line_alone(tmp_path: Path) -> None:
     log.write_text("nonsense\n")
     with pytest.raises(UserError, match="cannot be read"):
         Oracle(truth, log)
+
+
+class Sure:
+    """As sure of each vector as it says itself."""
+
+    embeds = False
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_round_is_chosen_as_its_table_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a seed of its own; where perturbations were reckoned, their agreement with entropy is told."""
+    asked = recipe(
+        tmp_path, "s3vaada", cycles={"alpha": 0.6, "beta": 0.1, "starts": 7, "epsilon": 3.0, "temperature": 0.2}
+    )
+    x = torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 0.0]])
+    pool = Stream(Memory(x, list("wxyz")), None, ("a", "b"), "target")
+    opened = SimpleNamespace(method=Sure(), data=lambda: SimpleNamespace(streams={"target": pool}))
+    monkeypatch.setattr(cycles, "open_run", lambda _: opened)
+    heard: list[Any] = []
+
+    def choose(sight: Any, budget: int, by: str) -> list[Pick]:
+        heard.append((sight.how, budget, by, sight.labelled))
+        if len(heard) < 3:
+            sight.__dict__["vap"] = torch.special.entr(sight.probs).sum(1) * (3 - 2 * len(heard))
+        return [Pick(3, 0.5, 0.25, 0.75), Pick(0, 0.1, 0.2, 0.3)]
+
+    monkeypatch.setattr(cycles, "choose", choose)
+    assert asked.cycles is not None
+    for round_ in (1, 2, 3):
+        cycles._select(asked, asked.cycles, tmp_path / f"picks-{round_}.csv", round_, 2)
+    for round_, (how, budget, by, labelled) in enumerate(heard, 1):
+        weights = {"alpha": 0.6, "beta": 0.1, "starts": 7, "epsilon": 3.0, "temperature": 0.2}
+        assert how == How(seed=mix(0, "cycle", round_), **weights)  # type: ignore[arg-type]
+        assert (budget, by, labelled) == (2, "s3vaada", None)
+    told = [json.loads((tmp_path / f"batch-{round_}.json").read_text()) for round_ in (1, 2, 3)]
+    assert [one["numbers"].get("vap_and_entropy") for one in told] == [pytest.approx(1), pytest.approx(-1), None]
+    assert told[0]["points"] == {}
+    rows = read_picks(tmp_path / "picks-1.csv")
+    assert [(row.name, row.rank, row.uncertainty, row.diversity, row.representativeness) for row in rows] == [
+        ("z", 1, 0.5, 0.25, 0.75), ("w", 2, 0.1, 0.2, 0.3),
+    ]  # fmt: skip
+    assert rows[1].guesses[0] == ("a", pytest.approx(float(x[0].softmax(0)[0]), abs=1e-3))
+    assert not (tmp_path / "picks-1.png").exists()  # vectors are no pictures

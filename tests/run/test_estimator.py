@@ -6,6 +6,7 @@ import inspect
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 import evenhand
 from evenhand import Classifier
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.nets import build_net
 from evenhand.report.page import write_report
@@ -302,3 +304,61 @@ def test_defaults_look_at_validation_five_times_but_at_most_once_an_epoch() -> N
     assert clf._ours(10**6, False)["run"]["eval_every"] == 1
     clf.set_params(steps=100)  # of a thousand in batches of 64: 6.4 epochs
     assert clf._ours(1000, False)["run"]["eval_every"] == pytest.approx(6.4 / 5)
+
+
+def ours(inputs: handed.Inputs, classes: int = 3, *, unlabelled: bool = False, **given: Any) -> dict[str, Any]:
+    """The recipe's tree for a hundred such samples."""
+    clf = Classifier(**given)
+    clf._inputs, clf.classes_ = inputs, np.arange(classes)
+    return clf._ours(100, unlabelled)
+
+
+def test_defaults_follow_the_kind_of_samples() -> None:
+    vectors, texts = ours(handed.Inputs("vectors", (2,))), ours(handed.Inputs("texts"))
+    assert vectors["data"] == {"augment": [], "strong": [], "groups": "thirds"}
+    assert texts["data"] == {"groups": "thirds"}
+    assert ours(handed.Inputs("texts"), 2)["data"] == {"groups": "halves"}
+    assert [tree["method"]["net"]["name"] for tree in (vectors, texts)] == ["mlp", "text-mean"]
+    assert [tree["method"]["optim"]["lr"] for tree in (vectors, texts)] == [0.003, 0.01]
+    assert vectors["method"]["optim"]["weight_decay"] == 0.01
+    assert (vectors["method"]["batch"], ours(handed.Inputs("texts"), batch=9)["method"]["batch"]) == (64, 9)
+    for side, net, augment in ((23, "small-cnn", []), (24, "small-cnn", ["crop"]), (65, "resnet18", ["crop"])):
+        tree = ours(handed.Inputs("images", (side, 99)))
+        assert (tree["method"]["net"]["name"], tree["method"]["optim"]["lr"]) == (net, 0.003)
+        assert tree["data"] == {"augment": augment, "strong": [], "groups": "thirds"}
+    assert ours(handed.Inputs("images", (64, 64)))["method"]["net"]["name"] == "small-cnn"
+    assert ours(handed.Inputs("images", (64, 64)), features="f")["data"]["augment"] == []
+
+
+def test_defaults_follow_what_is_learnt_from() -> None:
+    images = handed.Inputs("images", (32, 32))
+    assert ours(images, unlabelled=True)["data"]["strong"] == DataSettings().strong != []
+    assert ours(handed.Inputs("vectors", (2,)), unlabelled=True)["data"]["strong"] == []
+    names = [ours(images, unlabelled=told)["method"] for told in (False, True)]
+    assert [(method["name"], method["loss"]) for method in names] == [("classifier", "la"), ("fixmatch", "la")]
+    other = ours(images, method="csst")["method"]
+    assert (other["name"], "loss" in other) == ("csst", False)
+
+
+def test_a_fresh_classifier_has_these_arguments() -> None:
+    given = Classifier().get_params()
+    assert (given["validation"], given["seed"], given["progress"], given["device"]) == (0.0, 0, False, "auto")
+    assert {key for key, value in given.items() if value is None} == {
+        "loss", "method", "net", "augment", "steps", "batch", "lr", "folder", "recipe", "options",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "fine"), [(-0.1, False), (1.0, False), (0.0, True), (0.5, True)])
+def test_what_is_held_out_is_a_share_below_one(share: float, fine: bool) -> None:
+    X, y = blobs()
+    clf = Classifier(validation=share)
+    clf._inputs, clf.classes_ = handed.Inputs.of(X), np.unique(y)
+    recipe: Any = SimpleNamespace(data=DataSettings())
+    if not fine:
+        with pytest.raises(UserError, match="is no share"):
+            clf._parts(clf._inputs.read(X), y, None, None, None, recipe)
+        return
+    parts = clf._parts(clf._inputs.read(X), y, X[:7], None, None, recipe)
+    assert parts.keys() == {"labelled", "unlabelled"} | ({"val"} if share else set())
+    assert (len(parts["unlabelled"]), parts["unlabelled"].labels) == (7, None)
+    assert len(parts["labelled"]) + len(parts.get("val", ())) == 60

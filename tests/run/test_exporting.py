@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import evenhand
 from evenhand.errors import UserError
+from evenhand.measure.frozen import seen_by_backbone
 from evenhand.measure.intervals import wilson
 from evenhand.nets import build_net
 from evenhand.run import exporting
@@ -232,3 +234,61 @@ def test_what_cannot_be_exported_is_one_line(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(exporting, "NEEDED", ("no_such_package",))
     with pytest.raises(UserError, match=r"needs no_such_package: pip install 'evenhand\[export\]'"):
         export(run)
+
+
+def toy(net: torch.nn.Module, reads: str, temperature: float | None = None, embed: str = "", **facts: Any) -> Any:
+    """A model by hand, whose logits are scaled by 3."""
+    known = SimpleNamespace(**{"mean": [], "std": [], "kind": reads, "inputs": 2, "size": [], **facts})
+    return SimpleNamespace(
+        facts=known, temperature=temperature, method=SimpleNamespace(logit_scale=3.0, net=net), backbone=(net, "cpu"),
+        inputs=SimpleNamespace(reads=reads, channels=1),
+        run=SimpleNamespace(recipe=SimpleNamespace(data=SimpleNamespace(embed=embed, embed_size=3))),
+    )  # fmt: skip
+
+
+class Flat(torch.nn.Module):
+    """The first two numbers of an input, as features and as logits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :2]
+
+    features = forward
+
+
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_a_graph_normalises_scales_and_divides(temperature: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "network_of", lambda model: model.method.net)
+    factor = 3 / (temperature or 1)
+    x = torch.tensor([[1.0, 6.0], [2.0, 0.5]])
+    graph, example = graph_of(toy(Flat(), "vectors", temperature, mean=[1.0, 2.0], std=[2.0, 4.0]))
+    assert example.shape == (2, 2)
+    expected = (factor * (x - torch.tensor([1.0, 2.0])) / torch.tensor([2.0, 4.0])).softmax(1)
+    torch.testing.assert_close(graph(x), expected)
+    graph, example = graph_of(toy(Flat(), "images", temperature, mean=[0.5], std=[0.25], size=[4, 4]))
+    assert (example.shape, example.dtype) == ((2, 1, 4, 4), torch.uint8)
+    pixels = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
+    expected = (factor * (pixels.flatten(1)[:, :2] / 255 - 0.5) / 0.25).softmax(1)
+    torch.testing.assert_close(graph(pixels), expected)
+
+
+@pytest.mark.parametrize("side", [3, 4, 7])
+def test_a_frozen_network_sees_images_of_its_side(side: int) -> None:
+    x = torch.randint(0, 256, (2, 1, side, side), generator=torch.Generator().manual_seed(0)).byte()
+    embedding = exporting.Embedding(torch.nn.Module(), side, 4)  # type: ignore[arg-type]
+    seen: list[Tensor] = []
+    embedding.net.features = lambda x: seen.append(x) or x
+    embedding(x)
+    assert embedding.resizes == (side != 4)
+    torch.testing.assert_close(seen[0], seen_by_backbone(x, 4), atol=1e-5, rtol=0)
+    assert "matrix" not in embedding.state_dict()
+
+
+def test_numbers_to_normalise_by_are_kept_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(exporting, "network_of", lambda model: model.method.net)
+    assert exporting._tensors(toy(net, "texts")).keys() == {"weight", "bias"}
+    kept = exporting._tensors(toy(net, "vectors", mean=[1.0, 2.0], std=[3.0, 4.0], embed="x"))
+    assert kept.keys() == {
+        "head.weight", "head.bias", "backbone.weight", "backbone.bias", "normalise.mean", "normalise.std",
+    }  # fmt: skip
+    assert kept["normalise.std"].tolist() == [3, 4]

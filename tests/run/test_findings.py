@@ -11,13 +11,15 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.report.look import write_look
 from evenhand.run import choosing
 from evenhand.run.advice import advise, rules
 from evenhand.run.choosing import choose, is_data, seconds_of
-from evenhand.run.findings import Copies, Findings, find
+from evenhand.run.findings import Copies, Findings, find, reading_of
 from evenhand.run.looking import facts, problems, tell
+from evenhand.run.objects import Objects
 from evenhand.run.recipe import load_recipe
 from helpers import scene, truncate
 
@@ -422,3 +424,77 @@ def test_a_table_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     scene(tmp_path / "b.png", 2)
     (tmp_path / "list.csv").write_bytes(b"\xef\xbb\xbfpath,label\r\na.png,ant\r\nb.png,bee\r\n")
     assert find(tmp_path / "list.csv").counts == {"all": {"ant": 1, "bee": 1}}
+
+
+# by hand
+
+BOXES = Objects({}, {}, 0, {}, None, None, (), (), (), (), ())
+
+
+def test_training_samples_are_those_of_no_test() -> None:
+    counts = {
+        "train": {"a": 3, "b": 1},
+        "x/train": {"a": 4},
+        "val": {"a": 9},
+        "x/test": {"b": 9},
+        "test-night": {"b": 2},
+    }
+    found = Findings("p", classes=("a", "b"), counts=counts)
+    assert found.train == {"a": 7, "b": 3}
+    assert replace(found, objects=BOXES).train == {"a": 7, "b": 1}  # of scenes it is one more test
+    assert replace(found, objects=BOXES, domains=("test-night",)).train == {"a": 7, "b": 3}
+    assert replace(found, objects=BOXES).single == ("b",)
+    assert found.single == ()
+
+
+@pytest.mark.parametrize(
+    ("counts", "imbalance", "alone"),
+    [({"a": 6, "b": 4}, 1.5, ""), ({"a": 6, "b": 0}, 1.0, "a"), ({}, 1.0, ""), ({"a": 0, "b": 0}, 1.0, "")],
+)
+def test_imbalance_is_of_the_classes_there_are(counts: dict[str, int], imbalance: float, alone: str) -> None:
+    found = Findings("p", counts={"all": counts})
+    assert (found.imbalance, found.alone) == (imbalance, alone)
+    assert replace(found, objects=BOXES).alone == ""
+
+
+def test_what_is_lacking_has_one_line() -> None:
+    sound = Findings("p", classes=("a", "b"), counts={"all": {"a": 2, "b": 2}}, inseparable="cannot be parted")
+    assert sound.lacks == "cannot be parted"
+    assert replace(sound, refused="no").lacks == ""
+    hidden = replace(sound, counts={"all": {"a": 0, "b": 0}}, unlabelled={"u": 9})
+    assert hidden.lacks.startswith("no labelled images")
+    assert replace(hidden, unlabelled={}).lacks.startswith("no training samples of class a, b")
+    assert replace(sound, counts={"all": {"a": 2, "b": 0}}).lacks.startswith("a single class, 'a'")
+    lone = replace(sound, classes=("a", "b", "c"), counts={"all": {"a": 2, "b": 2, "c": 0}})
+    assert lone.lacks.startswith("no training samples of class c")
+    scenes = replace(sound, counts={"all": {"a": 2, "b": 0}}, objects=BOXES)
+    assert scenes.lacks.startswith("no training object of class b")
+    assert replace(scenes, domains=("x",)).lacks == ""
+    assert replace(scenes, counts={"all": {"a": 2, "b": 1}}).lacks == ""
+
+
+def test_whatever_stops_training_spoils_the_data() -> None:
+    sound = Findings("p", classes=("a", "b"), counts={"all": {"a": 2, "b": 2}})
+    assert not sound.spoils
+    assert not replace(sound, objects=BOXES).spoils
+    for wrong in ({"refused": "no"}, {"unreadable": {"f": "m"}}, {"empty": ("c",)}, {"inseparable": "no"}):
+        assert replace(sound, **wrong).spoils  # type: ignore[arg-type]
+    for part in ("faults", "missing", "flat"):
+        assert replace(sound, objects=replace(BOXES, **{part: ("x",)})).spoils
+    for part in ("outside", "resized", "idle"):
+        assert not replace(sound, objects=replace(BOXES, **{part: ("x",)})).spoils
+
+
+def test_six_files_of_a_class_are_shown(tmp_path: Path) -> None:
+    for i in range(8):
+        scene(tmp_path / "ant" / f"{i}.png", i)
+    for i in range(2):
+        scene(tmp_path / "bee" / f"{i}.png", 50 + i)
+    found = find(tmp_path)
+    assert {name: len(files) for name, files in found.examples.items()} == {"ant": 6, "bee": 2}
+
+
+def test_classes_are_shared_only_where_that_is_asked() -> None:
+    assert reading_of(DataSettings(classes="intersection"))["classes"] == "intersection"
+    assert reading_of(DataSettings())["classes"] is None
+    assert reading_of(DataSettings(skip_unreadable=True))["skip_unreadable"]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from evenhand import parallel
 from evenhand.data.loader import Batch, Feed
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.source import Memory, Source
@@ -20,7 +23,8 @@ from evenhand.data.stream import Stream, Streams
 from evenhand.data.views.view import OfSamples
 from evenhand.errors import UserError
 from evenhand.methods.protocol import Progress, Recogniser
-from evenhand.run import checkpoint, fit
+from evenhand.run import checkpoint, fit, loop
+from evenhand.run.checkpoints import Checkpoints
 from evenhand.run.settings import Run
 from helpers import save, toy_data
 
@@ -145,6 +149,80 @@ def test_steps_override_epochs_and_evaluation_follows_its_own_clock(tmp_path: Pa
     fit(Scripted({4: 0.5, 5: 0.5}), streams("val"), run(tmp_path, steps=5, eval_every=2))
     assert [row["step"] for row in rows(tmp_path, "val")] == [4, 5]
     assert step_of(tmp_path) == 5
+
+
+class Slow(Scripted):
+    """A step takes two seconds of a clock, a look at validation a hundred."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = 7.0
+
+    def update(self, batch: dict[str, Batch]) -> dict[str, Tensor]:
+        self.clock += 2
+        return super().update(batch)
+
+    def predict(self, x: Tensor) -> Tensor:
+        self.clock += 100
+        return super().predict(x)
+
+
+class Two:
+    """The process group as the loop sees it, with another process beside this one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda: 2) if name == "world" else getattr(parallel, name)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_rate_is_of_training_alone_and_of_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    method = Slow()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: method.clock))
+    if world == 2:
+        monkeypatch.setattr(loop, "parallel", Two())
+    fit(method, streams("val"), run(tmp_path, log_every=3, eval_every=2, steps=7))
+    found = [(row["step"], row["images_per_second"]) for row in rows(tmp_path, "train")]
+    assert found == [(step, pytest.approx(world * 4 / 2)) for step in (3, 4, 6, 7)]
+
+
+def test_a_run_in_another_thread_goes_to_its_end(tmp_path: Path) -> None:
+    """Signals are the main thread's."""
+    thread = threading.Thread(target=fit, args=(Scripted(), streams(), run(tmp_path)))
+    thread.start()
+    thread.join(60)
+    assert step_of(tmp_path) == 6
+
+
+def test_a_part_of_a_step_is_a_step(tmp_path: Path) -> None:
+    fit(Scripted(), streams(), run(tmp_path, epochs=1.1, eval_every=0.1))
+    assert (step_of(tmp_path), checkpoint.load(tmp_path / "last.pt")["epoch"]) == (3, 1.5)
+
+
+def test_kept_checkpoints_are_named_by_whole_epochs_or_by_parts(tmp_path: Path) -> None:
+    for every, names in ((1, ["epoch-0001.pt"]), (0.5, ["epoch-0000.500.pt", "epoch-0001.000.pt"])):
+        fit(Scripted(), streams(), run(tmp_path / str(every), epochs=1, keep_every=every))
+        assert sorted(path.name for path in (tmp_path / str(every)).glob("epoch-*.pt")) == names
+
+
+def test_only_an_evaluation_of_this_very_step_is_told_again(tmp_path: Path) -> None:
+    kept = Checkpoints(Scripted({2: 0.5}), streams("val"), run(tmp_path), tmp_path, "", 6, 2)
+    assert kept.measured(-1) == {}
+    kept.method.step = 2  # type: ignore[attr-defined]
+    measured = kept.evaluate(2)
+    assert measured["val"]["accuracy"] == 0.5
+    assert kept.measured(2) == measured
+    assert kept.measured(3) == {}
+    assert kept.begin() == 0
+
+
+@pytest.mark.parametrize(("step", "told"), [(2, 0), (3, 1), (6, 1)])
+def test_troubles_are_told_from_the_middle_on_and_once(tmp_path: Path, step: int, told: int) -> None:
+    kept = Checkpoints(Scripted(), streams("val"), run(tmp_path), tmp_path, "", 6, 2)
+    kept.method.task = SimpleNamespace(troubles=lambda *_: {"kind": "said"})  # type: ignore[misc, assignment]
+    assert len(kept.troubles(step, {})) == told
+    assert kept.troubles(step, {}) == []
 
 
 def test_no_epochs_still_leaves_a_judged_checkpoint(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from evenhand.errors import UserError
 from evenhand.measure.calibration import expected_calibration_error, fit_temperature
 from evenhand.measure.classification import predict_all
 from evenhand.run import checkpoint, open_run
-from evenhand.run.measuring import measure, measure_open
+from evenhand.run.measuring import _kept_score, measure, measure_open
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
 from evenhand.tasks.classify import CLASSIFY
@@ -135,3 +135,39 @@ def test_measuring_other_rules_checkpoints_puts_the_runs_own_weights_back(tmp_pa
     table = measure_open(run, run.data(), split="test")
     assert table["also"]["val:loss"]["mean_recall"] == pytest.approx(0.1)  # one answer for all
     assert torch.equal(run.method.predict(images), before)
+
+
+def test_batches_are_as_large_as_the_recipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the table, in what is fitted beside it, and for the checkpoints of other rules."""
+    made = train(recipe(tmp_path / "run", steps=2, eval_batch=7, select_also=["val:loss"]))
+    run = open_run(made)
+    method: Any = run.method
+    sizes: list[int] = []
+    predict = method.predict
+    monkeypatch.setattr(method, "predict", lambda x: sizes.append(len(x)) or predict(x))
+    told: list[int] = []
+    monkeypatch.setattr(CLASSIFY, "finish", lambda *_, batch: told.append(batch) or {})
+    monkeypatch.setattr(CLASSIFY, "temperature", lambda *_, batch: told.append(batch))
+    measure_open(run, run.data(), split="test")
+    assert told == [7, 7]
+    assert max(sizes) == 7
+    told.clear()
+    measure_open(run, run.data(), split="val")
+    assert told == [7]  # a temperature is for what a run is measured on in the end
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        ({"split": "test", "checkpoint": "last.pt", "step": 4, "classifier_score": 9, "x": 1}, {"classifier_score": 9}),
+        ({"split": "test", "checkpoint": "last.pt", "step": 4}, {}),
+        ({"split": "test", "checkpoint": "last.pt", "step": 5, "classifier_score": 9}, {}),
+        ({"split": "test", "checkpoint": "best.pt", "step": 4, "classifier_score": 9}, {}),
+        ([1], {}),
+    ],
+)
+def test_a_score_that_takes_long_survives_for_its_own_checkpoint(tmp_path: Path, before: Any, kept: Any) -> None:
+    table = {"split": "test", "checkpoint": "last.pt", "step": 4}
+    assert _kept_score(tmp_path / "measure.json", table) == {}
+    (tmp_path / "measure.json").write_text(json.dumps(before))
+    assert _kept_score(tmp_path / "measure.json", table) == kept

@@ -12,7 +12,7 @@ import pytest
 from evenhand.errors import UserError
 from evenhand.run import train
 from evenhand.run.needs import needed_recipe
-from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.recipe import Need, Recipe, load_recipe
 
 Make = Callable[..., Recipe]
 
@@ -69,3 +69,18 @@ def test_an_annotator_learns_from_all_of_every_class_and_is_the_same_for_all_see
     assert judges[0].run.folder == judges[1].run.folder
     others = [needed_recipe("classifier", run.needs["classifier"], run) for run in runs]
     assert [(one.data.imbalance, one.data.n_max, one.run.seed) for one in others] == [(100, 2000, 3), (100, 2000, 4)]
+
+
+def test_a_needed_recipe_has_these_samples_and_an_annotator_all_of_them(tiny: Make, tmp_path: Path) -> None:
+    recipe = tiny("run.seed=4", "run.threads=1", "data.augment=['flip']", "data.test_per_class=1")
+    need = Need(recipe="annotator", set={"run.epochs": 2})
+    written = load_recipe("annotator")
+    judge, other = (needed_recipe(name, need, recipe) for name in ("annotator", "first"))
+    assert (judge.run.seed, judge.data.imbalance, judge.data.n_max) == (0, 1.0, None)
+    assert (other.run.seed, other.data.imbalance, other.data.n_max) == (4, recipe.data.imbalance, recipe.data.n_max)
+    for one in (judge, other):
+        assert (one.run.epochs, one.run.threads, one.run.progress, one.run.resume) == (2, 1, False, True)
+        assert (one.data.set, one.data.test_per_class) == ("shapes", 1)
+        assert (one.data.augment, one.data.normalise) == (written.data.augment, written.data.normalise)
+        assert Path(one.run.folder) == tmp_path / "needs" / f"annotator-{one.digest()[:8]}"
+    assert needed_recipe("first", need, recipe, smoke=True).method != other.method

@@ -16,6 +16,7 @@ from PIL import Image
 from evenhand.cli import main
 from evenhand.data.sets.scenes import load_shapes
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources.scenes import Annotated, Listed
 from evenhand.errors import UserError
 from evenhand.report.look import write_look
 from evenhand.run import choosing
@@ -24,6 +25,7 @@ from evenhand.run.check import check_recipe
 from evenhand.run.choosing import choose, is_data
 from evenhand.run.findings import find
 from evenhand.run.looking import facts, problems
+from evenhand.run.objects import objects_in
 from evenhand.run.recipe import load_recipe
 from helpers import save_picture
 
@@ -252,3 +254,35 @@ def test_a_recipe_is_chosen_and_can_be_checked(
     file = changed(file, spoil)
     with pytest.raises(UserError, match="category id 99"):
         check_recipe(load_recipe("detect:sdat", values))
+
+
+def test_boxes_are_measured_by_what_is_inside_their_image(tmp_path: Path) -> None:
+    there = save_picture(tmp_path / "a.png", 200, 150)
+    boxes = [
+        [0, 0, 32, 32], [0, 0, 31, 32], [0, 0, 96, 96], [10, 20, 106, 115], [-8, 4, 8, 20], [190, 4, 210, 24],
+        [4, -4, 20, 12], [4, 140, 20, 160], [200, 0, 210, 10], [5, 5, 5, 9], [5, 9, 9, 9], [float("nan"), 0, 1, 1],
+    ]  # fmt: skip
+    rows = [
+        Annotated(there, 200, 150, boxes, ["x"] * 12, [True] + [False] * 11), Annotated(there, 200, 151, [], [], []),
+        Annotated(tmp_path / "gone.png", 9, 9, [], [], []),
+    ]  # fmt: skip
+    part = Listed(rows, ("x",), tmp_path, "train", ("a fault",))
+    hidden = Listed(rows, (), tmp_path, "street", ("another",), labelled=False)
+    found = objects_in({"train": part, "street": hidden}, {str(there): (200, 150)}, ["y"])
+    assert (found.images, found.bare, found.optional) == ({"train": 3}, {"train": 2}, 1)
+    assert found.sizes == {"small": 5, "medium": 2, "large": 1}
+    areas = sorted([1024, 992, 9216, 96 * 95, 8 * 16, 10 * 20, 16 * 12, 16 * 10])
+    assert found.sides == (areas[0] ** 0.5, areas[4] ** 0.5, areas[-1] ** 0.5)
+    aspects = sorted([1, 31 / 32, 1, 96 / 95, 8 / 16, 10 / 20, 16 / 12, 16 / 10])
+    assert found.aspects == (aspects[1], aspects[4], aspects[6])
+    assert [text.partition("]")[0] for text in found.flat] == [
+        "[200, 0, 210, 10",
+        "[5, 5, 5, 9",
+        "[5, 9, 9, 9",
+        "[nan, 0, 1, 1",
+    ]
+    assert list(found.outside) == list(found.resized) == [str(there)]
+    assert list(found.missing) == [str(tmp_path / "gone.png")]
+    assert (list(found.faults), list(found.idle), found.spoil) == (["a fault"], ["y"], True)
+    empty = objects_in({"train": part._replace(rows=[])}, {})
+    assert (empty.sides, empty.aspects) == (None, None)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from evenhand import cli
 from evenhand.data.labels import Answer, write_answers
 from evenhand.data.picks import read_facts
 from evenhand.data.sources.formats import read
+from evenhand.data.sources.rows import Columns
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.label.picks import read_picks, shown
 from evenhand.label.serving import closing
+from evenhand.run import pools
 from evenhand.run.labelled import write_data
+from evenhand.run.looked_at import files_to_look_at, folder_of
 from evenhand.run.opening import open_run
+from evenhand.run.pools import as_trained, cold_features
 from evenhand.run.recipe import validate
 from evenhand.run.selecting import select
 from evenhand.run.training import train
@@ -199,3 +206,73 @@ def test_vectors_take_their_labels_in_their_own_table(tmp_path: Path) -> None:
     write_answers(tmp_path / "labels.csv", [Answer("unlabelled/0", "bee")])
     with pytest.raises(UserError, match="neither files nor texts"):
         write_data(tmp_path / "labels.csv", tmp_path / "pool.npz", tmp_path / "out.csv")
+
+
+def test_pictures_of_arrays_are_written_to_look_at(tmp_path: Path) -> None:
+    for channels in (1, 3):
+        images = torch.arange(2 * channels * 6, dtype=torch.uint8).view(2, channels, 2, 3)
+        out = tmp_path / f"{channels}.csv"
+        files = files_to_look_at(Memory(images), [1, 0], out)
+        assert files == [str(tmp_path / f"{channels}-images" / name) for name in ("1.png", "2.png")]
+        for file, row in zip(files, (1, 0), strict=True):
+            with Image.open(file) as image:
+                assert image.mode == ("L" if channels == 1 else "RGB")
+                assert np.array_equal(np.asarray(image).reshape(2, 3, channels), images[row].permute(1, 2, 0))
+    assert files_to_look_at(Memory(torch.zeros(3, 2)), [0, 2], tmp_path / "v.csv") == ["", ""]
+    assert folder_of([*files, ""]) == tmp_path / "3-images"
+    assert folder_of(["", ""]) is None
+
+
+def test_a_cold_start_compares_small_grey_images_vectors_or_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.arange(6.0).view(3, 2)
+    assert torch.equal(cold_features(Stream(Memory(vectors), None, (), "pool"), "pixels"), vectors)
+    pool = Stream(Memory(torch.randint(0, 256, (300, 3, 20, 24)).byte()), None, (), "pool")
+    assert cold_features(pool, "pixels").shape == (300, 16 * 16)
+    monkeypatch.setattr(pools, "features_of", lambda *given: given)
+    assert cold_features(pool, "resnet18") == (pool, "resnet18", 224)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_a_pool_of_pictures_passes_the_frozen_network_of_the_run(
+    grey: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = SimpleNamespace(embed="small-cnn:x", embed_size=40, grey=grey)
+    facts = SimpleNamespace(kind="vectors", size=[9, 8], inputs=5)
+    model: Any = SimpleNamespace(
+        run=SimpleNamespace(recipe=SimpleNamespace(data=data), folder=tmp_path), facts=facts, classes=("a", "b")
+    )
+    told: list[Any] = []
+
+    def features(stream: Stream, *how: Any) -> torch.Tensor:
+        told.append((stream.fetch(torch.arange(2)).shape, *how))
+        return torch.ones(2, 5)
+
+    monkeypatch.setattr(pools, "features_of", features)
+    monkeypatch.setattr(pools, "kept_backbone", lambda folder: folder / "backbone.pt")
+    pictures = Memory(torch.zeros(2, 3, 12, 12, dtype=torch.uint8), ["x", "y"])
+    found = as_trained(model, pictures)
+    assert told == [((2, 1 if grey else 3, 8, 8), "small-cnn:x", 40, tmp_path / "backbone.pt")]
+    assert [found.name(row) for row in range(2)] == ["x", "y"]
+    vectors = Memory(torch.zeros(2, 5))
+    assert as_trained(model, vectors) is vectors
+    data.embed, facts.kind, facts.inputs = "", "images", 1
+    assert as_trained(model, pictures).fetch(torch.arange(1)).shape == (1, 1, 8, 8)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="the pool holds vectors, but the model was trained on images"):
+        as_trained(model, vectors)
+
+
+def test_a_pool_is_read_as_the_models_data_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(pools, "read", lambda pool, **how: told.append((pool, how)) or SimpleNamespace(source=None))
+    pools.read_pool(Path("p"))
+    pools.read_pool(Path("p"), labelled=True, skip_unreadable=True)
+    assert told == [(Path("p"), {"labelled": on, "skip_unreadable": on}) for on in (False, True)]
+    data = SimpleNamespace(label_column="l", text_column="t")
+    for size, frame in (([9, 8], "pad"), ([], None)):
+        told.clear()
+        facts = SimpleNamespace(frame=frame, size=size, columns=("x",))
+        run = SimpleNamespace(recipe=SimpleNamespace(data=data))
+        pools.read_pool(Path("p"), SimpleNamespace(run=run, facts=facts, inputs=SimpleNamespace(mode="L")))  # type: ignore[arg-type]
+        ((_, how),) = told
+        assert (how["mode"], how["frame"], how.get("size")) == ("L", frame or "crop", 8 if size else None)
+        assert how["columns"] == Columns("l", "t", ("x",))

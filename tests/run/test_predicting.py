@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,16 @@ import torch
 from PIL import Image
 
 import evenhand
+from evenhand.cli.predicting import SAMPLES, SCENES
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
 from evenhand.nets import build_net
+from evenhand.run import predicting
+from evenhand.run.predicting import Locator, Model
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
-from helpers import save_picture, tree
+from evenhand.tasks.classify import CLASSIFY
+from helpers import save_picture, toy_data, tree
 
 NAMES = [f"{split}/{k}/{i}.png" for split in ("train", "test") for k in ("ant", "bee", "cat") for i in range(6)]
 
@@ -172,3 +180,89 @@ def test_prediction_frames_as_training_did(tmp_path: Path, frame: str, side: int
     names = [path.relative_to(tmp_path / "tall").as_posix() for path in paths]
     rows = [names.index(stream.samples.name(row)) for row in range(len(stream))]
     assert torch.equal(stream.fetch(torch.arange(len(stream))), shown[0][rows])
+
+
+def test_defaults_are_those_of_the_command() -> None:
+    def default(function: Any, key: str) -> Any:
+        return inspect.signature(function).parameters[key].default
+
+    assert (
+        [default(one, "batch") for one in (Model.predict, Model.probabilities, Model.stream)]
+        == [SAMPLES] * 3
+        == [64] * 3
+    )
+    assert [default(one, "batch") for one in (Locator.predict, Locator.stream)] == [SCENES] * 2 == [8] * 2
+    assert [default(one, "min_score") for one in (Locator.predict, Locator.stream)] == [0.5] * 2
+    assert default(Model.stream, "top") == 2
+
+
+class Finding:
+    """Finds in each image as many objects as its first pixel says, the surest first."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.data = toy_data("ab", kind="scenes")
+
+    def detect(self, images: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        self.sizes.append(len(images))
+        counts = [int(image[0, 0, 0]) for image in images]
+        return [(torch.ones(n, 4), 0.25 * torch.arange(n, 0, -1), torch.arange(n) % 2) for n in counts]
+
+
+def test_objects_are_told_from_their_score_on_and_batch_by_batch() -> None:
+    method = Finding()
+    run: Any = SimpleNamespace(
+        method=method, model=SimpleNamespace(facts=method.data.facts), recipe=SimpleNamespace(data=DataSettings())
+    )
+    locator = Locator(run)
+    scenes = np.stack([np.full((5, 6), n, np.uint8) for n in (3, 0, 2)])
+    found = locator.predict(scenes, batch=2)
+    assert method.sizes == [2, 1]
+    assert [(one.name, one.labels, one.scores.tolist()) for one in found] == [
+        ("image 0", ("a", "b"), [0.75, 0.5]), ("image 1", (), []), ("image 2", ("a",), [0.5]),
+    ]  # fmt: skip
+    assert [len(one.boxes) for one in found] == [2, 0, 1]
+    assert [len(one.labels) for one in locator.predict(scenes, min_score=0.6)] == [1, 0, 0]
+    assert [len(one.labels) for one in locator.stream(scenes, min_score=0.0, batch=1)] == [3, 0, 2]
+    assert method.sizes == [2, 1, 3, 1, 1, 1]
+
+
+def test_a_model_is_loaded_onto_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+
+    def opened(folder: str, *, device: str | None = None) -> Any:
+        heard.append((folder, device))
+        return SimpleNamespace(method=SimpleNamespace(task=SimpleNamespace(boxes=len(heard) == 1)))
+
+    monkeypatch.setattr(predicting, "open_run", opened)
+    monkeypatch.setattr(predicting, "Locator", lambda _: "locator")
+    monkeypatch.setattr(predicting, "Model", lambda _: "model")
+    assert [evenhand.load("a", device="cuda"), evenhand.load("b")] == ["locator", "model"]
+    assert heard == [("a", "cuda"), ("b", None)]
+
+
+def test_what_stands_behind_confidences_is_said(tmp_path: Path) -> None:
+    run: Any = SimpleNamespace(
+        method=SimpleNamespace(task=CLASSIFY, data=toy_data("ab")), folder=tmp_path,
+        model=SimpleNamespace(facts=toy_data("ab").facts, temperature=1.5), recipe=SimpleNamespace(data=DataSettings()),
+    )  # fmt: skip
+    assert Model(run).calibration == "confidences are calibrated: temperature 1.5, fitted on validation"
+    run.model.temperature = None
+    assert "the run had no validation split" in Model(run).calibration
+    (tmp_path / "streams.json").write_text(json.dumps({"val": {"samples": 1, "digest": ""}}))
+    assert f"evenhand measure {tmp_path} fits them" in Model(run).calibration
+
+
+def test_a_temperature_divides_the_logits(model: Any, photos: Path) -> None:
+    raw = model.source(photos).fetch(torch.arange(4))
+    logits, paths = model.method.predict(raw), [photos / model.source(photos).name(row) for row in range(4)]
+    before = model.temperature
+    try:
+        for value, divisor in ((None, 1.0), (4.0, 4.0)):
+            model.temperature = value
+            torch.testing.assert_close(model.probabilities(paths), (logits / divisor).softmax(1))
+    finally:
+        model.temperature = before
+    assert model.probabilities([]).shape == (0, 3)
+    assert [len(row.labels) for row in model.stream(paths)] == [2] * 4
+    assert [len(row.labels) for row in model.stream(paths, top=9)] == [3] * 4

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from evenhand.errors import UserError
 from evenhand.run.recipe import (
     Recipe,
+    _same_results,
+    _short,
     explained,
     flatten,
     load_recipe,
@@ -19,6 +21,7 @@ from evenhand.run.recipe import (
     smoke_recipe,
     to_toml,
     validate,
+    variant_text,
 )
 
 LAYERS = """
@@ -468,3 +471,27 @@ def test_more_drawn_images_than_anyone_can_draw_are_one_line(key: str) -> None:
 
 def test_an_integer_that_python_does_not_read_is_one_line(tmp_path: Path) -> None:
     assert "not valid TOML" in refusal(written(tmp_path, f"[run]\nsteps = 1{'0' * 5000}\n"))
+
+
+def test_a_variant_is_a_small_recipe_of_its_own(tmp_path: Path) -> None:
+    text = variant_text("fashion-lt", "ce-drw")
+    assert text.startswith('base = "fashion-lt"\n')
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    mine, theirs = load_recipe(file), load_recipe("fashion-lt:ce-drw")
+    assert mine.essence() == theirs.essence()
+
+
+def test_what_was_typed_is_told_shortly() -> None:
+    assert _short("x" * 198) == repr("x" * 198)
+    assert _short("x" * 199) == repr("x" * 199)[:30] + "... of 201 characters"
+
+
+def test_two_trees_are_one_experiment_whatever_their_seeds() -> None:
+    tree = {"method": {"name": "classifier"}, "data": {"set": "shapes"}}
+    seeds = {**tree, "run": {"seed": 3, "progress": False}, "data": {"set": "shapes", "split_seed": 4}}
+    assert _same_results(tree, seeds)
+    assert not _same_results(tree, {**tree, "run": {"epochs": 3}})
+    wrong = {**tree, "method": {"name": "classifier", "loss": "none such"}}
+    assert _same_results(tree, wrong)  # it is told of as it was written
+    assert not _same_results(wrong, tree)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from typer.testing import CliRunner
 from evenhand.cli import app, main
 from evenhand.errors import UserError
 from evenhand.run import reproduce as module
-from evenhand.run.recipe import Recipe, load_recipe
+from evenhand.run.recipe import Expected, Recipe, load_recipe
 from evenhand.run.reproduce import reproduce
 
 RECIPE = """
@@ -221,3 +223,45 @@ def test_who_interrupts_it_learns_how_to_go_on(quick: Path, monkeypatch: pytest.
     assert result.exit_code == 130
     assert "repeat the same command" in result.stderr
     assert "--resume" not in result.stderr
+
+
+def test_the_demonstration_is_one_seed_of_three_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(module, "reproduce", lambda *given, **how: heard.append((given, how)) or tmp_path)
+    assert module.demo(tmp_path, ["x=1"]) == tmp_path
+    assert heard == [
+        (("fashion-lt",), {"seeds": 1, "variants": module.DEMO, "overrides": ["x=1"], "out": tmp_path, "splits": False})
+    ]
+    assert set(module.DEMO) <= load_recipe("fashion-lt").variants.keys()
+    known = inspect.signature(reproduce).parameters
+    assert [known[key].default for key in ("seeds", "first_seed", "jobs")] == [3, 0, 1]
+
+
+@pytest.mark.parametrize(("size", "anew"), [(19_999, True), (20_000, False)])
+def test_data_are_few_below_twenty_thousand(size: int, anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "read_data", lambda _: SimpleNamespace(labelled=range(size)))
+    assert module._splits([SimpleNamespace(needs={})]) == anew  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.6, "agrees"), (0.61, "DIFFERS"), (0.4, "agrees"), (0.39, "DIFFERS")])
+def test_a_number_agrees_within_its_tolerance(tmp_path: Path, value: float, verdict: str) -> None:
+    expected = Expected(value=value, tolerance=0.10001, source="authors")
+    recipe = load_recipe("fashion-lt").model_copy(update={"expect": {"mean_recall": expected}})
+    (tmp_path / "ce-0").mkdir()
+    (tmp_path / "ce-0" / "measure.json").write_text(json.dumps(MEASURED))
+    (line,) = module._compare({tmp_path / "ce-0": recipe}, {"ce": recipe})
+    assert line == f"ce: mean_recall 0.500, expected {value:.3f} ± 0.100 (authors): {verdict}"
+
+
+def test_runs_stand_in_the_order_of_their_variants(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[list[str]] = []
+    monkeypatch.setattr(module, "write_report", lambda runs, page: pages.append([run.name for run in runs]) or page)
+    reproduce(str(quick), seeds=2, variants=["vs", "ce"], out=tmp_path / "some")
+    reproduce(f"{quick}:vs", seeds=1, out=tmp_path / "one")
+    quick.write_text(RECIPE.partition("[variants]")[0])
+    reproduce(str(quick), seeds=2, out=tmp_path / "plain")
+    assert pages == [["vs-0", "vs-1", "ce-0", "ce-1"], ["vs-0"], ["tiny-0", "tiny-1"]]
+    with pytest.raises(UserError, match="has no variant 'cx'"):
+        reproduce(str(quick), variants=["cx"])

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ import torch
 from torch import Tensor
 
 import evenhand
+from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.run import checkpoint, fit, open_run, train
 from evenhand.run.measuring import measure
 from evenhand.run.opening import read_data
 from evenhand.run.recipe import Recipe, load_recipe
-from evenhand.run.training import is_complete
+from evenhand.run.training import _tell_absent, is_complete
 
 Make = Callable[..., Recipe]
 
@@ -355,3 +357,19 @@ def test_a_run_is_opened_where_it_was_trained_if_that_is_to_be_had(tiny: Make, m
         open_run(folder, device="cuda:7")
     with pytest.raises(UserError, match="'cuda:7' is not to be had"):
         evenhand.load(folder, device="cuda:7")
+
+
+def test_of_many_classes_that_validation_lacks_five_are_named() -> None:
+    classes = tuple("abcdefgh")
+    for lacking, said in (
+        (5, "validation has no d, e, f, g, h: what"),
+        (7, "validation has no b, c, d, e, f and 2 more: what"),
+    ):
+        labels = torch.arange(8 - lacking)
+        val = Stream(Memory(torch.zeros(len(labels), 1)), labels, classes, "val")
+        with pytest.warns(UserWarning, match=said):
+            _tell_absent(SimpleNamespace(streams={"val": val}))  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for streams in ({}, {"val": Stream(Memory(torch.zeros(1, 1)), None, classes, "val")}):
+            _tell_absent(SimpleNamespace(streams=streams))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import shutil
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -359,3 +361,82 @@ def test_a_generator_without_an_annotator_is_judged_by_a_network_of_photographs(
     assert json.loads((folder / "measure.json").read_text())["features"] == "pixels"
     with pytest.raises(UserError, match="has no annotator: choose other --features"):
         measure_by(folder, "annotator")
+
+
+def test_a_sheet_has_a_frame_around_each_image_pixel_by_pixel() -> None:
+    images = torch.arange(3 * 3 * 20 * 30, dtype=torch.int64).remainder(200).byte().view(3, 3, 20, 30)
+    sheet = np.asarray(contact_sheet(images, 2, gap=3))
+    expected = np.full((2 * 23 + 3, 2 * 33 + 3, 3), 255, np.uint8)
+    for number, (top, left) in enumerate(((3, 3), (3, 36), (26, 3))):
+        expected[top : top + 20, left : left + 30] = images[number].permute(1, 2, 0)
+    assert np.array_equal(sheet, expected)
+    assert contact_sheet(images[:1], 1).size == (34, 24)
+    for side, zoom in ((28, 2), (29, 1), (18, 3), (100, 1)):
+        assert contact_sheet(torch.zeros(1, 1, side, 7, dtype=torch.uint8), 1).size == (7 * zoom + 4, side * zoom + 4)
+    enlarged = np.asarray(contact_sheet(torch.tensor([[[[1, 2], [3, 4]]]]).byte(), 1, gap=0))
+    assert np.array_equal(enlarged, np.kron([[1, 2], [3, 4]], np.ones((28, 28))))
+
+
+@pytest.mark.parametrize(("name", "rows"), [(None, 32), ("b", 17)])
+def test_a_sheet_shows_sixteen_of_every_class_or_all_of_one(
+    name: str | None, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = SimpleNamespace(classes=("a b", "b"))
+    opened = SimpleNamespace(method="m", folder=tmp_path, model=SimpleNamespace(facts=facts))
+    monkeypatch.setattr(samples, "open_run", lambda _: opened)
+    drawn: list[Any] = []
+
+    def draw(method: Any, label: int, count: int, *, seed: int) -> Tensor:
+        drawn.append((method, label, count, seed))
+        return torch.full((count, 1, 2, 2), 100 * label + seed, dtype=torch.uint8)
+
+    monkeypatch.setattr(samples, "draw", draw)
+    sheets: list[Any] = []
+    inner = contact_sheet
+
+    def sheet(images: Tensor, columns: int) -> Image.Image:
+        sheets.append((len(images), columns))
+        return inner(images, columns)
+
+    monkeypatch.setattr(samples, "contact_sheet", sheet)
+    assert sample_run(tmp_path, name, 17, seed=3) == tmp_path / "samples"
+    assert drawn == [("m", label, 17, 3) for label in ((0, 1) if name is None else (1,))]
+    assert sheets == [(rows, 16)]
+    assert len(list((tmp_path / "samples" / "b").glob("*.png"))) == 17
+    assert (tmp_path / "samples" / "a-b" / "00016.png").exists() == (name is None)
+    with Image.open(tmp_path / "samples" / "b" / "00000.png") as image:
+        assert (image.mode, image.getpixel((0, 0))) == ("L", 103)
+    with pytest.raises(UserError, match=r"has 1 older images .* such as 00016\.png"):
+        sample_run(tmp_path, name, 16)
+
+
+class Rare:
+    """An unconditional generator, of whose images one in a hundred is of class 1."""
+
+    task, labelled = GENERATE, False
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.judge = SimpleNamespace(label=lambda images: images[:, 0])
+        self.data = SimpleNamespace(classes=("often", "rare", "never"))
+
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+        assert chance is not None
+        self.asked.append(count)
+        return (torch.arange(count) % 100 == 0).long()[:, None]
+
+
+def test_an_unconditional_generator_draws_until_it_has_enough_or_two_hundred_times_as_many() -> None:
+    drawer: Any = Rare()
+    assert draw(drawer, 1, 4).tolist() == [[1]] * 4
+    assert drawer.asked == [256, 256]
+    with pytest.raises(UserError, match="among 512 images the annotator found 0 of class 'never'; ask for fewer"):
+        draw(drawer, 2, 2)
+    assert len(draw(drawer, 0, 300)) == 300
+    assert drawer.asked[-2:] == [300, 300]
+    assert [inspect.signature(one).parameters["seed"].default for one in (draw, labelled_samples, sample_run)] == [
+        0
+    ] * 3
+    assert inspect.signature(sample_run).parameters["count"].default == 64
+    known = inspect.signature(classifier_score).parameters
+    assert (known["count"].default, known["seed"].default, known["recipe"].default) == (10_000, 0, "annotator")

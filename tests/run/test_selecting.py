@@ -326,3 +326,51 @@ def test_a_pool_of_texts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="inputs of texts cannot be perturbed"):
         select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv", by="s3vaada")
     assert len(select(run, tmp_path / "pool.csv", 2, tmp_path / "more.csv")) == 2  # the default suits texts, too
+
+
+def test_a_cold_start_tells_of_pool_and_labels(tmp_path: Path) -> None:
+    """Vectors lie in one file: they have no folder to look into, and no path."""
+    chance = np.random.default_rng(0)
+    clouds = [chance.normal(at, 0.1, (5, 2)) for at in (0, 9, 99)]
+    np.savez(tmp_path / "pool.npz", x_unlabelled=np.concatenate(clouds))
+    rows = select(None, tmp_path / "pool.npz", 3, tmp_path / "picks.csv")
+    assert {int(row.name.rpartition("/")[2]) // 5 for row in rows} == {0, 1, 2}
+    assert [(row.rank, row.path, row.guesses, row.uncertainty) for row in rows] == [
+        (n, "", (), None) for n in (1, 2, 3)
+    ]
+    facts = read_facts(tmp_path / "picks.csv")
+    told = {
+        "pool": str(tmp_path / "pool.npz"), "run": "", "why": "learn", "by": "kmeans", "kind": "vectors", "classes": [],
+        "picked": 3, "pool_size": 15, "part": "", "folder": "", "seed": 0,
+    }  # fmt: skip
+    assert {key: facts[key] for key in told} == told
+    assert "train_with" not in facts
+    write_answers(tmp_path / "labels.csv", [Answer(row.name, "a") for row in rows])
+    more = select(None, tmp_path / "pool.npz", 12, tmp_path / "b.csv", by="coreset", labels=tmp_path / "labels.csv")
+    assert {row.name for row in more}.isdisjoint(row.name for row in rows)
+    for by in ("random", "kmeans"):
+        found = []
+        for n, seed in enumerate((1, 1, 2)):
+            chosen = select(None, tmp_path / "pool.npz", 9, tmp_path / f"{by}{n}.csv", by=by, how=How(seed=seed))
+            found.append([row.name for row in chosen])
+        assert found[0] == found[1] != found[2]
+    with pytest.raises(UserError, match="--embed is for images, but the pool holds vectors"):
+        select(None, tmp_path / "pool.npz", 3, tmp_path / "c.csv", embed="pixels")
+    with pytest.raises(UserError, match=r"give a name that ends with \.csv"):
+        select(None, tmp_path / "pool.npz", 3, tmp_path / "c.txt")
+
+
+def test_how_to_train_with_answers_is_told_where_it_can_be_done(
+    run: Path, photos_run: Path, pictures: Path, tmp_path: Path
+) -> None:
+    def facts(name: str, *given: Any, **how: Any) -> Any:
+        select(*given, tmp_path / name, **how)
+        return read_facts(tmp_path / name)
+
+    own = facts("a.csv", run, None, 2, by="entropy")
+    assert (own["train_with"], own["part"], own["run"], own["pool"]) == ([], "target", str(run), "")
+    pool = facts("b.csv", photos_run, pictures / "pool", 2, by="entropy")
+    assert pool["train_with"] == [f"data.pool={pictures / 'pool'}"]
+    assert (pool["folder"], pool["part"], pool["classes"]) == (str(pictures / "pool"), "", list(CLASSES))
+    assert "train_with" not in facts("c.csv", run, pictures / "pool", 2, by="entropy")  # of another domain
+    assert "train_with" not in facts("d.csv", photos_run, pictures / "pool", 2, why="suspicious")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from evenhand.run.filling import fill
 from evenhand.run.opening import open_run
 from evenhand.run.recipe import Recipe, load_recipe, validate
 from evenhand.run.synthetic import synthetic
-from evenhand.run.synthetic_table import conclusion
+from evenhand.run.synthetic_table import AUGMENTED, BASE, REWEIGHTED, USUAL, conclusion, drawn_file, of_drawn
 from evenhand.run.training import train
 from evenhand.tasks.generate import GENERATE
 from helpers import seeded
@@ -291,3 +292,64 @@ def test_the_command_hands_on_all_it_is_told(monkeypatch: pytest.MonkeyPatch) ->
             "overrides": ["x=1"], "out": Path("o"), "jobs": 3,
         },
     )]  # fmt: skip
+
+
+def test_defaults_are_three_seeds_from_nought_on_one_at_a_time() -> None:
+    known = inspect.signature(synthetic).parameters
+    assert [known[key].default for key in ("seeds", "first_seed", "jobs")] == [3, 0, 1]
+    assert [known[key].default for key in ("recipe", "labels")] == ["synthetic", "asked"]
+
+
+def test_rows_differ_in_views_and_weights() -> None:
+    assert [(row.name, row.augmented, row.reweighted, row.drawn) for row in (BASE, AUGMENTED, REWEIGHTED, USUAL)] == [
+        ("real", False, False, ""), ("augmented", True, False, ""), ("reweighted", False, True, ""),
+        ("usual", True, True, ""),
+    ]  # fmt: skip
+
+
+def test_without_a_labeller_agreement_is_not_known() -> None:
+    found = fill(Painter(labelled=True), [1, 0, 2], "asked", None, seeded())  # type: ignore[arg-type]
+    assert (found.labels.tolist(), found.tried, found.agreement) == ([0, 2, 2], 3, [None] * 3)
+
+
+class Recording(Painter):
+    """Remembers which labels it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(labelled=True)
+        self.asked: list[Tensor] = []
+
+    def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+        assert labels is not None
+        self.asked.append(labels)
+        return super().sample(count, labels, chance=chance)
+
+
+def test_only_classes_that_are_missing_are_asked_for() -> None:
+    drawer = Recording()
+    found = fill(drawer, [700, 0, 1500], "annotator", named, seeded())  # type: ignore[arg-type]
+    assert [labels.bincount(minlength=3).tolist() for labels in drawer.asked] == [[1024, 0, 1024], [0, 0, 2048]]
+    assert (found.tried, found.labels.bincount(minlength=3).tolist()) == (4096, [700, 0, 1500])
+    assert found.agreement == [None] * 3
+
+
+def told(folder: Path, seed: int, **values: Any) -> None:
+    path = drawn_file(folder, "G", seed).with_suffix(".json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"drawn": [2, 3], "wanted": [2, 3], "tried": 9, "agreement": [None, None], **values}))
+
+
+def test_how_far_labels_can_be_trusted_is_said_as_means_over_seeds(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"labels": "asked", "labeller": None}
+    told(tmp_path, 0)
+    assert drawn_file(tmp_path, "G", 0) == tmp_path / "drawn" / "G-0.npz"
+    assert of_drawn(tmp_path, ["G"], [0], [600, 500], plan) == ["G: 1,100 real and 5 drawn images, labels: asked."]
+    told(tmp_path, 0, wanted=[2, 9], agreement=[1.0, 0.5])
+    told(tmp_path, 1, wanted=[2, 9], agreement=[None, 0.25], tried=11)
+    assert of_drawn(tmp_path, ["G"], [0, 1], [600, 500], plan) == [
+        "G: 1,100 real and 5 drawn images, labels: asked; 6 more were wanted, but not found among 10; the annotator "
+        "agrees with 50.0% of them, in the worst class 37.5%."
+    ]
+    for seen, rule, more in ((1101, "annotator", 1), (1100, "annotator", 0), (1101, "asked", 0)):
+        plan = {"labels": rule, "labeller": {"trained on": seen}}
+        assert len(of_drawn(tmp_path, ["G"], [0], [600, 500], plan)) == 1 + more
