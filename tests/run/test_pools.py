@@ -16,6 +16,7 @@ from PIL import Image
 from evenhand import cli
 from evenhand.data.labels import Answer, write_answers
 from evenhand.data.picks import read_facts
+from evenhand.data.pool import read_pool
 from evenhand.data.sources.formats import read
 from evenhand.data.sources.rows import Columns
 from evenhand.data.stream import Memory, Stream
@@ -276,3 +277,13 @@ def test_a_pool_is_read_as_the_models_data_were(monkeypatch: pytest.MonkeyPatch)
         ((_, how),) = told
         assert (how["mode"], how["frame"], how.get("size")) == ("L", frame or "crop", 8 if size else None)
         assert how["columns"] == Columns("l", "t", ("x",))
+
+
+def test_a_pool_of_arrays_needs_no_labels_unless_they_are_doubted(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    np.savez(tmp_path / "pool.npz", x=x)
+    found = read_pool(tmp_path / "pool.npz")
+    assert np.array_equal(found.source.fetch(torch.arange(6)), x)
+    assert found.labels == ()
+    with pytest.raises(UserError, match=r"'all' needs both images \(x\) and labels \(y\), has only x"):
+        read_pool(tmp_path / "pool.npz", labelled=True)

@@ -66,7 +66,7 @@ def read_pool(
     table = place.suffix.lower() in (*TABLES, ".jsonl")
     parts = formats.read(
         place, size=size, mode=mode, frame=frame, whole=whole, skip_unreadable=skip_unreadable, memory=False,
-        columns=replace(columns, bare=not labelled) if table else PLAIN,
+        columns=replace(columns if table else PLAIN, bare=not labelled),
     )  # fmt: skip
     stream = next((parts[key] for key in ("unlabelled", "all", "train") if key in parts), None)
     if stream is None:

@@ -87,7 +87,7 @@ def read(
     elif kind in TABLES:
         table, by_domain = _from_csv(place, content, columns)
     elif kind == ".npz":
-        return published.read_npz(place, given)
+        return published.read_npz(place, given, bare=columns.bare)
     else:
         raise UserError(f"'{path}' is of unknown type '{kind}'; give a folder, a .csv, a .tsv, a .jsonl or an .npz")
     names, root = _agree(table, by_domain, classes), place if place.is_dir() else place.parent

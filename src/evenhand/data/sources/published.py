@@ -131,8 +131,10 @@ def read_idx(folder: str | Path, classes: Sequence[str] | None = None) -> Stream
     return array_streams(pairs, classes, str(folder))
 
 
-def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
+def read_npz(path: Path, classes: Sequence[str] | None = None, *, bare: bool = False) -> Streams:
     """Keys ``x``/``images`` and ``y``/``labels``, alone or with a split before or after: ``x_train``.
+
+    bare: ``x`` may come without labels, as what is to be labelled does; then it is "unlabelled".
 
     Also ``data`` (floats in 0..1, N x H x W x 3) and ``label``, as the authors of S3VAADA keep Office's domains.
     """
@@ -155,6 +157,8 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> Streams:
         if len(role) != 1 or len(words) != 1 + len(split):
             raise UserError(f"'{path}' has an unknown array '{key}'; expected x, y, x_train, y_train, ..., classes")
         parts.setdefault(split[0] if split else "all", {})[role[0]] = array
+    if bare and [*parts.get("all", ())] == ["x"] and "unlabelled" not in parts:
+        parts["unlabelled"] = parts.pop("all")
     if not parts:
         raise UserError(f"'{path}' holds no images; expected arrays x and y, or x_train, y_train, ...")
     pairs = {}

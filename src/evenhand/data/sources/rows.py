@@ -22,7 +22,7 @@ class Columns:
     label: str = "label"
     text: str = "text"
     features: tuple[str, ...] = field(default=())  # none named: all that are left
-    bare: bool = False  # a table may come without labels, as those to be labelled do
+    bare: bool = False  # a table or an archive may come without labels, as those to be labelled do
 
     def check(self, kind: str, path: str) -> None:
         """Refuse names of columns where there are none."""
