@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,28 @@ import pytest
 import torch
 from PIL import Image
 
-from evenhand.data.copies import CHAIN, copies, joined_up, near_pictures, near_texts, without_chains
+from evenhand.data import copies as copies_module
+from evenhand.data.copies import (
+    ALIKE,
+    BLANK,
+    CHAIN,
+    EDGES,
+    FLAT,
+    PAIRWISE,
+    PERMUTATIONS,
+    SHARED,
+    SIDE,
+    WORDS,
+    copies,
+    fingerprints,
+    hash_of,
+    joined_up,
+    near_pictures,
+    near_texts,
+    numbered,
+    thumbnails,
+    without_chains,
+)
 from evenhand.data.holdout import Whole, held_rows, hold_out_count, hold_out_share
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
@@ -219,3 +241,85 @@ def test_validation_shares_leave_the_same_classes_out(photos: Path) -> None:
     assert data.streams["test"].counts[1] > 0
     assert data.streams["val"].counts[1] == 0
     assert data.streams["val"].counts[0] > 0
+
+
+def test_limits_of_what_counts_as_a_copy_are_the_measured_ones() -> None:
+    assert (SIDE, ALIKE, EDGES, FLAT, BLANK, CHAIN, PAIRWISE) == (32, 0.997, 0.97, 4.0, 0.5, 10, 30_000)
+    assert (WORDS, SHARED, PERMUTATIONS) == (5, 0.8, 24)
+
+
+def test_beyond_so_many_pictures_near_copies_are_sought_within_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = np.random.default_rng(0).normal(128, 40, (6, 32, 32)).astype(np.float32)
+    small[3], small[5] = 10 + 0.5 * small[0], small[4]  # of another brightness and contrast
+    labels = torch.tensor([0, 0, 1, 1, 1, 1])
+    assert near_pictures(small, labels) == [(0, 3), (4, 5)]
+    monkeypatch.setattr(copies_module, "PAIRWISE", 6)
+    assert near_pictures(small, labels) == [(0, 3), (4, 5)]
+    monkeypatch.setattr(copies_module, "PAIRWISE", 5)
+    assert near_pictures(small, labels) == [(4, 5)]
+    assert near_pictures(small) == [(0, 3), (4, 5)]
+    flat = (small - 128) / 40 * np.array([3.9, 4.5, 4.5, 4.5, 3.9, 3.9], np.float32)[:, None, None] + 128
+    flat[3] = flat[1]
+    assert near_pictures(flat) == [(1, 3)]  # too flat to compare: 0, 4 and 5
+    small[2] = np.nan
+    assert near_pictures(small) == [(0, 3), (4, 5)]
+
+
+def test_near_copies_are_found_in_blocks_of_any_number() -> None:
+    many = np.random.default_rng(0).normal(128, 40, (1030, 32, 32)).astype(np.float32)
+    many[1028], many[1029] = many[3], many[1026]
+    assert near_pictures(many) == [(3, 1028), (1026, 1029)]
+
+
+def test_fingerprints_are_of_files_arrays_and_words(tmp_path: Path) -> None:
+    scene(1).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes())
+    files = Files([tmp_path / "a.png", tmp_path / "b.png", tmp_path / "gone.png"], size=8)
+    one, other, gone = fingerprints(Stream(files, None, (), "x"))
+    assert one == other == hashlib.sha256((tmp_path / "a.png").read_bytes()).digest()
+    assert gone == hashlib.sha256(str(tmp_path / "gone.png").encode()).digest()
+    texts = Stream(Texts(["A  b, C!", "a b c", "a b d"]), None, (), "x")
+    assert numbered(fingerprints(texts)).tolist() == [0, 0, 2]
+    vectors = Stream(Memory(torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])), None, (), "x")
+    assert copies(vectors).tolist() == [0, 1, 0]
+
+
+def test_thumbnails_are_of_the_whole_picture_grey(tmp_path: Path) -> None:
+    scene(1).crop((0, 0, 96, 40)).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    stream = Stream(Files([tmp_path / "a.png", tmp_path / "b.png"], size=8), None, (), "x")
+    small = thumbnails(stream)
+    assert small.shape == (2, 32, 32)
+    wanted = np.asarray(scene(1).crop((0, 0, 96, 40)).convert("L").resize((32, 32), Image.Resampling.BILINEAR))
+    assert np.abs(small[0] - wanted).max() <= 1
+    assert np.isnan(small[1]).all()
+    for channels in (1, 3):
+        held = torch.randint(256, (2, channels, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        grey = thumbnails(Stream(Memory(held), None, (), ""))
+        weights = torch.tensor([0.299, 0.587, 0.114]) if channels == 3 else torch.ones(1)
+        expected = (held[1].float() * weights.view(-1, 1, 1)).sum(0)
+        assert np.abs(grey[1] - expected.numpy()).max() <= 1
+
+
+def test_arrays_without_a_frame_are_copies_only_where_they_are_equal_and_not_blank() -> None:
+    images = torch.randint(256, (5, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images[2], images[3] = images[0], images[0] + 1
+    images[1], images[4] = 9, 9
+    images[1, 1], images[4, 1] = 7, 7  # blank in every channel
+    assert copies(Stream(Memory(images), None, (), "x")).tolist() == [0, 1, 0, 3, 4]
+
+
+def test_texts_need_ten_words_and_four_fifths_of_their_runs() -> None:
+    words = [f"w{i}" for i in range(50)]
+    base = " ".join(words)
+    assert near_texts([" ".join(words[:9]), " ".join(words[:9])]) == []
+    assert near_texts([" ".join(words[:10]), " ".join(words[:10])]) == [(0, 1)]
+    assert near_texts([base, base, " ".join(words[:49])]) == [(0, 1), (0, 2)]
+    assert near_texts([base, " ".join(words[25:])]) == []
+    assert hash_of("a") == int.from_bytes(hashlib.blake2b(b"a", digest_size=8).digest(), "little")
+
+
+def test_contents_not_copies_make_a_chain() -> None:
+    """Eleven equal pictures are one content; eleven that are merely near are a kind."""
+    equal = torch.zeros(CHAIN + 3, dtype=torch.int64)
+    assert torch.equal(without_chains(equal, equal), equal)

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +16,16 @@ from PIL import Image
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.data.loader import Batch, Feed, Loader
+from evenhand.data import loader as loader_module
+from evenhand.data.loader import Batch, Feed, Loader, in_order, moved
 from evenhand.data.samplers import Shuffled, Weighted, sample_weights
 from evenhand.data.sources.files import Files
 from evenhand.data.stream import Memory, Stream
+from evenhand.data.target import Found
 from evenhand.data.views.images import build
 from evenhand.data.views.view import OfSamples, View
-from evenhand.randomness import mix
+from evenhand.errors import UserError
+from evenhand.randomness import dice, mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -30,6 +34,7 @@ CLASSES = ("cat", "dog", "owl")
 AUGMENT = build(["crop", "flip"], size=8, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
+AUGMENT_16 = build(["crop", "flip"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
 plain = OfSamples(lambda x, _: x.float())
 
 
@@ -264,3 +269,68 @@ def test_weights_for_another_stream_are_refused(memory: Stream) -> None:
     for length in (29, 31):
         with pytest.raises(ValueError, match=f"{length}"):
             Loader(memory, Feed("labelled", 7, (plain,), torch.ones(length)), seed=0, device=CPU)
+
+
+def test_batches_follow_from_seed_stream_and_step_literally(files: Stream) -> None:
+    """The sampler's seed is mixed with the stream's name; frames and views have dice of their own."""
+    loader = Loader(files, Feed("labelled", 4, (AUGMENT_16, AUGMENT_16)), seed=3, device=CPU)
+    seed = mix(3, "labelled")
+    assert loader.steps_per_epoch == 3
+    for step, batch in enumerate(loader.iterate(2, 5), 2):
+        rows = Shuffled(12, 4, seed).batch(step)
+        assert torch.equal(batch.indices, rows)
+        raw, chance = files.fetch(rows, dice(seed, "frame", step, 0)), dice(seed, "augment", step, 0)
+        assert torch.equal(batch.views[0], AUGMENT_16(raw, chance))
+        assert torch.equal(batch.views[1], AUGMENT_16(raw, chance))
+        assert torch.equal(batch.x, batch.views[0])
+        assert torch.equal(batch.y, files.labels[rows])  # type: ignore[index]
+    boxed = build(["resized-crop", "flip"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+    (batch,) = Loader(files, Feed("labelled", 4, (AUGMENT_16, boxed)), seed=3, device=CPU).iterate(1, 2)
+    rows, own = Shuffled(12, 4, seed).batch(1), files.samples.boxed(*boxed.boxes)  # type: ignore[misc]
+    assert own is not None
+    chance = dice(seed, "augment", 1, 0)
+    assert torch.equal(batch.views[0], AUGMENT_16(files.fetch(rows, dice(seed, "frame", 1, 0)), chance))
+    assert torch.equal(batch.views[1], boxed.unboxed()(own.fetch(rows, dice(seed, "frame", 1, 0, 1)), chance))
+
+
+def test_options_of_a_feed_that_is_not_given_any(memory: Stream, files: Stream) -> None:
+    feed = Feed("labelled", 4, (plain,))
+    assert (feed.weights, feed.picks, feed.whole) == (None, None, False)
+    assert Loader(memory, feed, seed=0, device=CPU, workers=3).workers == 0  # nothing to decode
+    assert Loader(files, feed, seed=0, device=CPU, workers=3).workers == 3
+    assert Loader(files, feed, seed=0, device=CPU).workers == 0
+    own = replace(memory, name="own")
+    (batch,) = Loader({"labelled": memory}, Feed(own, 4, (plain,)), seed=0, device=CPU).iterate(0, 1)
+    assert torch.equal(batch.indices, Shuffled(30, 4, mix(0, "own")).batch(0))
+    with pytest.raises(UserError, match="needs a stream 'unlabelled'; the data give: labelled"):
+        Loader({"labelled": memory}, Feed("unlabelled", 4, (plain,)), seed=0, device=CPU)
+
+
+def test_rows_come_in_order_batch_by_batch(memory: Stream, files: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.tensor([5, 1, 7, 2, 0])
+    found = list(in_order(memory, rows, 2))
+    assert [some.tolist() for some, _ in found] == [[5, 1], [7, 2], [0]]
+    assert torch.equal(torch.cat([x for _, x in found]), memory.fetch(rows))
+    used: list[int] = []
+
+    class Counted(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+        def __init__(self, pieces: Any, **how: Any) -> None:
+            used.append(how["num_workers"])
+            assert how["batch_size"] is None
+            super().__init__(pieces, **{**how, "num_workers": 0})
+
+    monkeypatch.setattr(loader_module, "DataLoader", Counted)
+    monkeypatch.setattr(loader_module, "PIECE", 3)
+    several = replace(files, workers=2)
+    for stream, count in ((several, 4), (several, 3), (files, 12), (replace(memory, workers=2), 9)):
+        batches = list(in_order(stream, torch.arange(count), 2))
+        assert used == [2]  # the first alone: the others are few, or need no help
+        assert torch.equal(torch.cat([x for _, x in batches]), stream.fetch(torch.arange(count)))
+
+
+def test_tensors_are_moved_in_lists_and_named_tuples_too() -> None:
+    assert moved(None, CPU) is None
+    found = moved([Found(torch.ones(1, 4), torch.ones(1)), torch.zeros(2)], CPU)
+    assert isinstance(found[0], Found)
+    assert found[0].optional is None
+    assert found[1].tolist() == [0, 0]

@@ -9,6 +9,8 @@ import torch
 
 from evenhand.data import ClassPairs
 from evenhand.data.loader import Picks
+from evenhand.data.samplers import Weighted
+from evenhand.randomness import dice
 
 P = torch.tensor([[0.1, 0.2, 0.0], [0.3, 0.0, 0.1], [0.05, 0.05, 0.2]], dtype=torch.float64)
 LABELS = torch.tensor([0] * 6 + [1] * 3 + [2])
@@ -73,3 +75,27 @@ def test_bad_pairs_say_what_to_do() -> None:
 
 def pairs_side(which: int) -> None:
     ClassPairs(P, LABELS, PARTNERS, 8, 0).side(which)
+
+
+def test_pairs_are_drawn_literally() -> None:
+    """A pair of classes by the distribution, then one sample of each, by their place among those of the class."""
+    pairs = ClassPairs(P, LABELS, PARTNERS, batch=40, seed=3)
+    chosen = Weighted(P.flatten(), 40, 3).joint(5)
+    draw = torch.rand(2, 40, dtype=torch.float64, generator=dice(3, "pairs", 5))
+    ours, theirs = ([(labels == k).nonzero()[:, 0] for k in range(3)] for labels in (LABELS, PARTNERS))
+    want = []
+    for pair, one, other in zip(chosen.tolist(), *draw.tolist(), strict=True):
+        a, b = ours[pair // 3], theirs[pair % 3]
+        want.append([int(a[int(one * len(a))]), int(b[int(other * len(b))])])
+    assert pairs.batch(5).tolist() == want
+    assert pairs.side(1).batch(5).tolist() == [b for _, b in want]
+    assert pairs.both().batch(5).tolist() == [a for a, _ in want] + [b for _, b in want]
+    assert [ClassPairs(P, LABELS, PARTNERS, batch=n, seed=3).steps_per_epoch for n in (3, 10, 11)] == [3, 1, 1]
+    assert ClassPairs(P, LABELS, PARTNERS, batch=3, seed=3, steps_per_epoch=8).both().steps_per_epoch == 8
+    half = ClassPairs(P, LABELS, PARTNERS, batch=40, seed=3, rank=1, world=2)
+    assert half.batch(5).tolist() == want[20:]
+    for bad in ([3, 0], [-2, 0], [-1, -1]):
+        with pytest.raises(ValueError, match=r"labels must lie in 0\.\.2"):
+            ClassPairs(P, bad, PARTNERS, batch=3, seed=0)
+    with pytest.raises(ValueError, match="sides 0 and 1"):
+        pairs.side(2)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from evenhand.data import Repeated, Shuffled, Weighted, longtail_counts, sample_weights
+from evenhand.data.samplers import repeated
 from evenhand.randomness import dice, mix, scramble
 
 COUNTS = longtail_counts(500, 10, 100)
@@ -156,3 +157,46 @@ def test_as_batch_sampler() -> None:
 def test_bad_arguments(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_rule_of_each_sampler_literally() -> None:
+    """Joint batches from the dice of (seed, purpose, epoch or step): who changes them changes every run."""
+    shuffled = Shuffled(10, 4, seed=5)
+    order = torch.randperm(10, generator=dice(5, "shuffled", 1))
+    assert [shuffled.joint(step).tolist() for step in (2, 3)] == [order[:4].tolist(), order[4:8].tolist()]
+    shuffled.set_epoch(1)
+    assert list(shuffled) == [order[:4].tolist(), order[4:8].tolist()]
+    assert len(shuffled) == 2
+    assert Shuffled(3, 4, seed=0).size == 3
+    copies = Repeated(10, 4, seed=5, repeats=3)
+    assert copies.order(1).tolist() == order.repeat_interleave(3)[:10].tolist()
+    assert Repeated(10, 4, seed=5).repeats == 3
+    halves = [Repeated(10, 4, seed=5, rank=r, world=2).batch(2).tolist() for r in (0, 1)]
+    assert halves == [copies.joint(2)[0::2].tolist(), copies.joint(2)[1::2].tolist()]
+    parts = [Shuffled(10, 4, seed=5, rank=r, world=2).batch(2).tolist() for r in (0, 1)]
+    assert parts == [order[:2].tolist(), order[2:4].tolist()]
+    weighted = Weighted([1.0, 0.0, 2.0, 1.0], 6, seed=5)
+    draw = torch.rand(6, dtype=torch.float64, generator=dice(5, "weighted", 7))
+    assert weighted.joint(7).tolist() == [0 if d < 0.25 else 2 if d < 0.75 else 3 for d in draw.tolist()]
+    assert repeated(10, 4, 5, 2).seed == mix(5, "repeated")
+    assert repeated(10, 4, 5, 2).repeats == 2
+
+
+def test_epochs_of_weighted_draws_are_as_long_as_the_data_unless_stated() -> None:
+    assert [Weighted([1.0] * 10, batch, 0).steps_per_epoch for batch in (3, 10, 11)] == [3, 1, 1]
+    assert Weighted([1.0] * 10, 3, 0, steps_per_epoch=7).steps_per_epoch == 7
+    with pytest.raises(ValueError, match="at least 1"):
+        Weighted([1.0], 1, 0, steps_per_epoch=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        Weighted([1.0], 0, 0)
+    with pytest.raises(ValueError, match=r"use a batch of 6"):
+        Weighted([1.0], 7, 0, world=3)
+    with pytest.raises(ValueError, match=r"use a batch of 3"):
+        Weighted([1.0], 1, 0, world=3)
+
+
+def test_weights_go_by_a_power_of_the_count() -> None:
+    labels = [0, 0, 0, 0, 1]
+    assert sample_weights(labels, 2).tolist() == pytest.approx([1 / 8] * 4 + [1 / 2])
+    assert sample_weights(labels, 2, 0.0).tolist() == pytest.approx([1 / 5] * 5)
+    assert sample_weights(labels, 3, 0.5).tolist() == pytest.approx([1 / 6] * 4 + [1 / 3])

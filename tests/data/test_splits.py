@@ -20,6 +20,7 @@ from evenhand.data import (
     split_digest,
     unlabelled_counts,
 )
+from evenhand.data.splits import class_orders, stratified_holdout
 from evenhand.randomness import mix, scramble
 
 CIFAR10_LABELS = torch.arange(50_000) * 7 % 10  # 5000 of each class, interleaved
@@ -272,3 +273,75 @@ def test_groups_partition_the_classes_by_count(counts: list[int], rule: str) -> 
     assert sorted(ranked) == list(range(len(counts)))
     flat = [counts[k] for k in ranked]
     assert flat == sorted(flat, reverse=True)
+
+
+def test_profiles_at_their_limits() -> None:
+    assert longtail_counts(1, 1, 1) == [1]
+    assert longtail_counts(7, 1, 1) == [7]
+    assert longtail_counts(100, 2, 100) == [100, 1]
+    assert longtail_counts(100, 3, 0.01) == [1, 10, 100]
+    assert longtail_counts(10, 3, 2, "step") == [10, 10, 5]
+    assert unlabelled_counts(10, 2, 2) == [10, 5]
+    for arguments in ((0, 2, 1), (5, 0, 1), (5, 2.5, 1), (5, 2, -1), (5, 2, float("inf"))):
+        with pytest.raises(ValueError, match="must be positive"):
+            longtail_counts(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="n_max 100 is the last class's count"):
+        longtail_counts(100, 3, 0.0099)
+    with pytest.raises(ValueError, match="use at most 100"):
+        longtail_counts(100, 3, 101)
+
+
+def test_a_share_is_held_out_exactly_by_largest_rest() -> None:
+    """ceil(0.3 * 11) = 4, of 6, 4 and 1 samples: 2.18, 1.45 and 0.36, so that the fourth is the second class's."""
+    labels = [0] * 6 + [1] * 4 + [2]
+    rest, held = stratified_holdout(labels, 0.3, 0, 3)
+    assert np.bincount(np.array(labels)[held], minlength=3).tolist() == [2, 2, 0]
+    assert sorted([*rest.tolist(), *held.tolist()]) == list(range(11))
+    assert len(stratified_holdout([0] * 10, 0.3, 0, 1)[1]) == 3  # 0.3 * 10 is no 3.0000000000000004
+    assert len(stratified_holdout([0] * 10, 0.31, 0, 1)[1]) == 4
+    ties = stratified_holdout([0, 0, 1, 1], 0.25, 0, 2)[1]
+    assert ties.tolist() in ([0], [1])  # equal rests: the lowest class
+    orders = class_orders(labels, 3, 5, "stratified")
+    front = sorted([*orders[0][:2].tolist(), *orders[1][:2].tolist()])
+    assert stratified_holdout(labels, 0.3, 5, 3)[1].tolist() == front
+    assert [len(part) for part in stratified_holdout([], 0.3, 0, 2)] == [0, 0]
+
+
+def test_the_purpose_and_the_ends_of_each_split() -> None:
+    labels = [0] * 9 + [1] * 7
+    semi, holdout, subset = (class_orders(labels, 2, 4, purpose) for purpose in ("semi", "holdout", "subset"))
+    labelled, unlabelled = semi_supervised_split(labels, [2, 1], [3, 2], 4)
+    assert labelled.tolist() == sorted([*semi[0][:2].tolist(), *semi[1][:1].tolist()])
+    assert unlabelled.tolist() == sorted([*semi[0][-3:].tolist(), *semi[1][-2:].tolist()])
+    train, val = balanced_holdout(labels, 2, 4, 2)
+    assert val.tolist() == sorted([*holdout[0][:2].tolist(), *holdout[1][:2].tolist()])
+    assert train.tolist() == sorted({*range(16)} - {*val.tolist()})
+    assert longtail_subset(labels, [3, 0], 4).tolist() == sorted(subset[0][:3].tolist())
+    assert len(balanced_holdout(labels, 6, 4, 2)[0]) == 4  # one of the rarer class is left
+    with pytest.raises(ValueError, match="class 1 has 7 samples but 8 are needed"):
+        balanced_holdout(labels, 7, 4, 2)
+    assert [len(part) for part in semi_supervised_split(labels, [4, 3], [5, 4], 4)] == [7, 9]
+    with pytest.raises(ValueError, match="class 0 has 9 samples but 10 are asked for"):
+        semi_supervised_split(labels, [5, 3], [5, 4], 4)
+    with pytest.raises(ValueError, match="2 labelled but 1 unlabelled counts"):
+        semi_supervised_split(labels, [5, 3], [5], 4)
+    with pytest.raises(ValueError, match="class 'bee' has 7 samples but 8"):
+        longtail_subset(labels, [1, 8], 4, ["ant", "bee"])
+    with pytest.raises(ValueError, match=r"label 2 of sample 1 is outside 0\.\.1"):
+        class_orders([0, 2], 2, 0, "x")
+    with pytest.raises(ValueError, match=r"label -1 of sample 0"):
+        class_orders([-1, 1], 2, 0, "x")
+    with pytest.raises(ValueError, match=r"counts hold 1\.5"):
+        longtail_subset(labels, [1.5, 1], 4)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="counts hold -1"):
+        longtail_subset(labels, [-1, 1], 4)
+
+
+def test_thirds_of_any_number_of_classes() -> None:
+    sizes = {k: [len(m) for _, m in head_mid_tail([1] * k)] for k in (1, 2, 3, 4, 5, 7, 8)}
+    assert sizes == {1: [1], 2: [1, 1], 3: [1, 1, 1], 4: [1, 2, 1], 5: [2, 1, 2], 7: [2, 3, 2], 8: [3, 2, 3]}
+    assert head_mid_tail([3, 3, 9], "1/2") == [("head", [2]), ("tail", [0, 1])]
+    assert head_mid_tail([5, 5], "0/2/0") == [("mid", [0, 1])]
+    assert class_order("counts", 3, counts=torch.tensor([1, 3, 2])) == [2, 0, 1]
+    with pytest.raises(ValueError, match="'counts' is unknown"):
+        class_order("counts", 3)

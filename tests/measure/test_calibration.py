@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenhand.measure.calibration import expected_calibration_error, fit_temperature, reliability
+from evenhand.measure.calibration import binned, expected_calibration_error, fit_temperature, reliability
 
 
 def literal(probs: Tensor, target: Tensor, bins: int) -> float:
@@ -91,3 +91,36 @@ def test_temperature_by_hand_and_at_its_bounds() -> None:
     assert fit_temperature(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])) == 1.0  # any T is as good
     with pytest.raises(ValueError, match="expected"):
         fit_temperature(logits, torch.tensor([0]))
+
+
+def test_fifteen_bins_unless_stated() -> None:
+    probs, target = torch.tensor([[0.9, 0.1], [0.65, 0.35]]), torch.tensor([0, 1])
+    for found in (reliability(probs, target), binned(probs.amax(1), torch.tensor([True, False]))):
+        assert len(found.count) == 15
+        assert found.count.nonzero().flatten().tolist() == [9, 13]
+        assert found.accuracy[[9, 13]].tolist() == [0, 1]
+    assert expected_calibration_error(probs, target) == pytest.approx((0.1 + 0.65) / 2)
+
+
+def test_rows_may_miss_one_by_a_twentieth() -> None:
+    loose = torch.tensor([[0.96, 0.0], [1.04, 0.0]], dtype=torch.float64)
+    assert reliability(loose, torch.tensor([0, 0])).count.sum() == 2
+    for bad in ([[0.94, 0.0]], [[1.06, 0.0]], [[1.01, -0.01]]):
+        with pytest.raises(ValueError, match="softmax"):
+            reliability(torch.tensor(bad), torch.tensor([0]))
+    for probs, target in ((torch.zeros(0, 2), torch.zeros(0)), (torch.eye(2)[0], torch.zeros(2))):
+        with pytest.raises(ValueError, match="expected"):
+            reliability(probs, target.long())
+
+
+@pytest.mark.parametrize("within", [(0.5, 2.0), (0.01, 100.0), (5.0, 9.0)])
+def test_temperatures_stay_within_their_bounds(within: tuple[float, float]) -> None:
+    logits = torch.tensor([[2.0, 0.0]] * 4)
+    best = fit_temperature(logits, torch.tensor([0, 0, 0, 1]), within=within)
+    assert best == pytest.approx(min(max(2 / math.log(3), within[0]), within[1]))
+    assert fit_temperature(logits, torch.tensor([0, 0, 0, 0]), within=within) == within[0]
+    assert fit_temperature(logits, torch.tensor([1, 1, 1, 0]), within=within) == within[1]
+    steep = 500 * torch.tensor([[1.0, 0.0]] * 99 + [[0.0, 1.0]])
+    assert fit_temperature(steep, torch.zeros(100, dtype=torch.int64), within=(0.01, 1e4)) == pytest.approx(
+        500 / math.log(99)
+    )

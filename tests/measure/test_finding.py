@@ -9,6 +9,7 @@ from torch import Tensor
 
 from evenhand.data.stream import Memory, Stream
 from evenhand.data.target import Boxes, Found
+from evenhand.measure import finding
 from evenhand.measure.boxes import box_inside
 from evenhand.measure.finding import find_all, surest_faults
 
@@ -74,3 +75,23 @@ def test_everything_that_is_found_comes_back_in_the_order_of_the_stream() -> Non
         assert labels.tolist() == k.tolist()
     assert [len(one[1]) for one in there] == [1, 0, 1]
     assert [len(one[0]) for one in find_all(lambda images: [found() for _ in images], stream(*truths))[0]] == [0, 0, 0]
+
+
+def test_limits_of_hits_and_excuses() -> None:
+    """Half an overlap is a hit; half of it in an optional object is no alarm; a third near a truth is remembered."""
+    half = found(([0, 0, 10, 5], 0.9, CAT))
+    assert faults([half], [truth(([0, 0, 10, 10], CAT, False))]) == {"false_alarms": [], "misses": []}
+    less = found(([0, 0, 10, 4.9], 0.9, CAT))
+    missed = faults([less], [truth(([0, 0, 10, 10], CAT, False))])
+    assert missed == {"false_alarms": [("scene-0", "cat", 0.9)], "misses": [("scene-0", "cat", 0.9)]}
+    far = found(([0, 0, 10, 2.9], 0.9, CAT), ([0, 0, 10, 4], 0.4, CAT), ([0, 0, 10, 9], 0.8, DOG))
+    assert faults([far], [truth(([0, 0, 10, 10], CAT, False))])["misses"] == [("scene-0", "cat", 0.4)]
+    assert faults([found()], [truth(([0, 0, 10, 10], CAT, False))])["misses"] == [("scene-0", "cat", 0.0)]
+    for edge, alarms in ((10, 0), (9.9, 1)):
+        inside = found(([edge - 5, 0, edge + 5, 1], 0.9, CAT)) if edge == 10 else found(([5.1, 0, 15.1, 1], 0.9, CAT))
+        crowd = truth(([0, 0, 10, 100], CAT, True))
+        assert len(faults([inside], [crowd])["false_alarms"]) == alarms
+    assert faults([inside], [crowd])["misses"] == []
+    two = found(([20, 20, 30, 30], 0.3, CAT), ([0, 0, 5, 5], 0.7, DOG), ([20, 0, 30, 5], 0.5, DOG))
+    assert faults([two], [truth()], most=2)["false_alarms"] == [("scene-0", "dog", 0.7), ("scene-0", "dog", 0.5)]
+    assert (finding.BATCH, finding.SIDE) == (8, 192)

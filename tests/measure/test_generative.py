@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import time
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -435,3 +437,60 @@ def test_trap_09_measure_generator_with_one_sample() -> None:
 def test_bad_arguments_are_named(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(normal(9, 3))
+
+
+def defaults(function: Callable[..., object]) -> dict[str, object]:
+    given = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in given if p.default not in (inspect.Parameter.empty, None)}
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    assert defaults(kid) == {"subsets": 100, "subset_size": 1000}
+    assert defaults(class_fid) == {"tiny": 100}
+    assert defaults(inception_score) == {"splits": 1}
+    assert defaults(precision_recall) == {"k": 3, "block": 1024}
+    assert defaults(density_coverage) == {"k": 5, "block": 1024}
+    assert defaults(measure_generator) == {"k": 5, "manifold_samples": 10_000, "subsets": 100, "tiny": 100}
+    assert defaults(manifold.pattern_share) == {"fewest": 10, "most": 100}
+    assert defaults(fid) == {"block": 1024}
+
+
+def test_pattern_share_literally() -> None:
+    """Of as many of both as the fewer have, a hundred at most, drawn by seed 0; the width is the reals' median."""
+    real, fake = normal(150, 3), 0.5 * normal(12, 3, seed=1)
+    for many, few in ((real, fake), (real, normal(130, 3, seed=2))):
+        n = min(len(few), 100)
+        some = torch.Generator().manual_seed(0)
+        ours, theirs = (x[torch.randperm(len(x), generator=some)[:n]] for x in (many, few))
+        width = torch.pdist(ours).median()
+        share = manifold.effective_number(theirs, width) / manifold.effective_number(ours, width)
+        assert manifold.pattern_share(many, few) == pytest.approx(float(share))
+    assert manifold.pattern_share(real, fake[:10]) is not None
+    assert manifold.pattern_share(real, fake, fewest=13) is None
+    assert manifold.pattern_share(real, real, most=20) != manifold.pattern_share(real, real)
+
+
+def test_a_table_of_few_samples_has_what_they_allow() -> None:
+    def table(real: int, fake: int, **options: Any) -> dict[str, Any]:
+        return measure_generator(
+            normal(real, 3), normal(fake, 3, seed=1), features="f", resize="r", reference="x", subsets=2, **options
+        )
+
+    assert table(1, 9)["kid"] is None
+    assert table(2, 9)["kid"] is not None
+    assert table(5, 9)["precision"] is None
+    assert table(6, 9)["precision"] is not None
+    assert table(6, 9, k=6)["precision"] is None
+    assert table(1200, 1100)["kid_subset_size"] == 1000
+    few = table(30, 40, manifold_samples=12, k=3)
+    g = torch.Generator().manual_seed(0)
+    kid(normal(30, 3), normal(40, 3, seed=1), subsets=2, generator=g)
+    some = [x[torch.randperm(len(x), generator=g)[:12]] for x in (normal(30, 3), normal(40, 3, seed=1))]
+    assert few["recall"] == pytest.approx(float(manifold.manifold_scores(*some, 3).recall))
+    labelled = {"real_labels": torch.zeros(6).long(), "fake_labels": torch.ones(9).long(), "num_classes": 2}
+    missing = table(6, 9, **labelled)
+    assert (missing["class_fid_mean"], missing["class_fid_missing"], missing["class_fid_flagged"]) == (None, 2, 2)
+    logits = 3 * torch.eye(4)[torch.arange(9) % 4]
+    annotated = table(6, 9, inception_logits=logits, fake_logits=logits[:, :3])
+    assert annotated["inception_score"] == pytest.approx(inception_score(logits.double().softmax(1))[0].item())
+    assert annotated["annotator_score"] == pytest.approx(inception_score(logits[:, :3].double().softmax(1))[0].item())

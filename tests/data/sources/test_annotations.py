@@ -14,6 +14,7 @@ from PIL import Image
 from evenhand.data.prepared import prepare_data
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources import annotations as notes_module
 from evenhand.data.sources.annotations import Reading, holds_scenes, list_scenes, read_scenes
 from evenhand.data.sources.scenes import Scenes
 from evenhand.errors import UserError
@@ -401,3 +402,25 @@ def test_all_faults_of_a_file_are_listed(tmp_path: Path) -> None:
     assert len(part.faults) == 2
     assert "category id 5" in part.faults[0]
     assert "image id 1" in part.faults[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("train", "train"), ("Valid", "val"), ("validation", "val"), ("instances_train2017", "train"), ("val2017", "val"),
+     ("test", "test"), ("test-new", "test-new"), ("boxes", ""), ("train20", "")],
+)  # fmt: skip
+def test_files_are_named_after_splits(name: str, split: str) -> None:
+    assert notes_module._split(name) == split
+
+
+def test_images_are_sought_where_coco_keeps_them(tmp_path: Path) -> None:
+    notes = tmp_path / "annotations" / "instances_val2017.json"
+    assert notes_module._image_folder(notes, ["a.jpg"], None) == notes.parent
+    for place in (tmp_path, tmp_path / "images", notes.parent / "images", tmp_path / "val2017"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "a.jpg").write_bytes(b"")
+        assert notes_module._image_folder(notes, ["a.jpg"], None) == place
+        (place / "a.jpg").unlink()
+    assert notes_module._image_folder(notes, ["a.jpg"], tmp_path / "else") == tmp_path / "else"
+    assert (notes_module.SOUGHT, Reading()) == (20, (None, None, False))
+    assert notes_module._corners([1, 2, 3, 4]) == [1, 2, 4, 6]

@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,3 +115,98 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UserError, match=r"pip install 'evenhand\[lmdb\]', or export .* train/<class>") as caught:
         read(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.fixture
+def folders_for_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the package lmdb: each record is a file, named by its key in hex; nobody may write."""
+
+    class BrokenError(Exception):
+        pass
+
+    class Opened:
+        def __init__(self, place: str, **how: bool) -> None:
+            assert how == {"readonly": True, "lock": False, "readahead": False, "meminit": False}
+            self.place = Path(place)
+            if not self.place.is_dir():
+                raise BrokenError("no such place")
+
+        def __enter__(self) -> Opened:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def begin(self) -> Opened:
+            return self
+
+        def cursor(self) -> Opened:
+            return self
+
+        def iternext(self, *, keys: bool, values: bool) -> list[bytes]:
+            assert (keys, values) == (True, False)
+            return sorted(bytes.fromhex(file.name) for file in self.place.iterdir())
+
+        def get(self, key: bytes) -> bytes:
+            return (self.place / key.hex()).read_bytes()
+
+    monkeypatch.setitem(sys.modules, "lmdb", SimpleNamespace(open=Opened, Error=BrokenError))
+
+
+def put(folder: Path, name: str, greys: list[int], size: tuple[int, int] = (40, 40)) -> None:
+    (folder / name).mkdir(parents=True)
+    for i, grey in enumerate(greys):
+        Image.new("RGB", size, (grey, grey, grey)).save(folder / name / f"a{i}", "png")
+
+
+@pytest.mark.usefixtures("folders_for_databases")
+def test_databases_become_streams_by_split_with_classes_in_alphabetical_order(tmp_path: Path) -> None:
+    put(tmp_path, "kitchen_val_lmdb", [200])
+    put(tmp_path, "kitchen_train_lmdb", [10, 20])
+    put(tmp_path, "bedroom_train_lmdb", [30, 40, 50])
+    put(tmp_path, "attic_unlabelled_lmdb", [60])
+    (tmp_path / "notes_lmdb").mkdir()
+    streams = databases.read_databases(tmp_path, size=4)
+    assert list(streams) == ["train", "val", "unlabelled"]
+    assert {stream.classes for stream in streams.values()} == {("attic", "bedroom", "kitchen")}
+    train = streams["train"]
+    assert train.name == "train"
+    assert sorted(zip(train.labels.tolist(), train.fetch(torch.arange(5))[:, 0, 0, 0].tolist(), strict=True)) == [  # type: ignore[union-attr]
+        (1, 30), (1, 40), (1, 50), (2, 10), (2, 20),
+    ]  # fmt: skip
+    assert streams["val"].labels.tolist() == [2]  # type: ignore[union-attr]
+    assert streams["unlabelled"].labels is None
+    assert train.samples.name(0) == "bedroom_train_lmdb/a0"
+    assert train.fetch(torch.tensor([0])).shape == (1, 3, 4, 4)
+    assert not train.samples.decodes  # small, so held in memory
+    with pytest.raises(UserError, match=r"cannot read the LMDB 'nowhere': no such place; obtain it again"):
+        databases.Records([Path("nowhere")]).keys("nowhere")
+
+
+@pytest.mark.usefixtures("folders_for_databases")
+def test_databases_are_framed_as_asked_or_by_their_pictures(tmp_path: Path) -> None:
+    put(tmp_path, "bedroom_train_lmdb", [10] * 3, (80, 40))
+    put(tmp_path, "bedroom_val_lmdb", [10] * 3, (40, 40))
+    wide = databases.read_databases(tmp_path, memory=False)
+    assert all(isinstance(part.samples, Files) for part in wide.values())
+    assert [part.samples.frame.how for part in wide.values()] == ["squash", "squash"]  # type: ignore[union-attr]
+    assert wide["train"].fetch(torch.tensor([2])).shape == (1, 3, 224, 224)  # the default
+    assert wide["train"].samples.path(0) is None
+    whole = databases.read_databases(tmp_path, size=100, mode="L", memory=False, whole=True, frame="crop")["train"]
+    assert whole.fetch(torch.tensor([0])).shape == (1, 1, 100, 100)
+    assert (whole.samples.frame.how, whole.samples.frame.resize) == ("crop", 100)  # type: ignore[union-attr]
+    cropped = databases.read_databases(tmp_path, size=100, memory=False, frame="crop")["train"]
+    assert cropped.samples.frame.resize == 114  # type: ignore[union-attr]
+    assert not databases.read_databases(tmp_path, size=100, memory=True)["train"].samples.decodes
+
+
+@pytest.mark.usefixtures("folders_for_databases")
+def test_a_database_without_images_and_a_damaged_record_are_named(tmp_path: Path) -> None:
+    put(tmp_path, "bedroom_train_lmdb", [10])
+    (tmp_path / "bedroom_train_lmdb" / "a1").write_bytes(b"no image")
+    stream = databases.read_databases(tmp_path, size=100, frame="crop")["train"]
+    with pytest.raises(UserError, match=r"cannot read image 'bedroom_train_lmdb/a1'"):
+        stream.fetch(torch.tensor([1]))
+    (tmp_path / "attic_train_lmdb").mkdir()
+    with pytest.raises(UserError, match=r"attic_train_lmdb' holds no images; obtain it again or remove it"):
+        databases.read_databases(tmp_path)

@@ -4,6 +4,7 @@ import contextlib
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from evenhand.data.loader import Feed, Loader
+from evenhand.data.sources import files as files_module
 from evenhand.data.sources.files import (
     Files,
     load_image,
@@ -327,3 +329,103 @@ def test_small_images_of_a_very_large_set_are_not_decoded_into_memory() -> None:
     """180,000 of 64 x 64 are over two gigabytes."""
     files = Files(["not there.png"] * 180_000, size=64)
     assert files.held() is files
+
+
+def test_squares_are_taken_from_all_over_the_longer_side() -> None:
+    def square(width: int, height: int, x: float, y: float) -> Any:
+        return files_module.random_square(width, height, torch.tensor([[0.0, 0.0, x, y]]))
+
+    assert square(50, 30, 0.0, 0.9) == (0, 0, 30, 30)
+    assert square(50, 30, 0.999, 0.9) == (20, 0, 50, 30)
+    assert square(30, 50, 0.9, 0.5) == (0, 10, 30, 40)
+    assert square(30, 30, 0.999, 0.999) == (0, 0, 30, 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "resize", "random"),
+    [
+        ({"size": 95}, 95, False), ({"size": 96}, 110, True), ({"size": 224}, 256, True),
+        ({"size": 224, "whole": True}, 224, False), ({"size": 224, "frame": "pad"}, 224, True),
+        ({"size": 224, "resize": 230}, 230, True), ({"size": 32, "resize": 40, "random_frame": True}, 40, True),
+        ({"size": 224, "random_frame": False}, 256, False), ({"size": 32, "resize": 32}, 32, False),
+    ],
+)  # fmt: skip
+def test_margin_and_random_frames_begin_at_96_pixels(options: dict[str, Any], resize: int, random: bool) -> None:
+    made = Files([], **options)
+    assert (made.resize, made.random_frame) == (resize, random)
+    assert made.frame.resize == resize
+    assert ((made.scale, made.ratio), made.squares, made.mode) == (((0.08, 1.0), (3 / 4, 4 / 3)), False, "RGB")
+
+
+def test_framed_files_keep_all_but_side_and_colour(tmp_path: Path) -> None:
+    paths = [save_picture(tmp_path / f"{i}.png", 20, 30, i) for i in range(2)]
+    made = Files(paths, size=16, names=["a", "b"], whole=True, frame="pad")
+    assert made.framed(16, 3) is made
+    other = made.framed(8, 1)
+    assert (other.mode, other.size, other.whole, other.names, other.frame.how) == ("L", 8, True, ["a", "b"], "pad")
+    assert other.paths == made.paths
+    assert made.framed(16, 1).mode == "L"
+    assert made.framed(8, 3).mode == "RGB"
+    boxed = made.boxed((0.5, 0.6), (1.0, 1.5))
+    assert (boxed.random_frame, boxed.scale, boxed.ratio) == (True, (0.5, 0.6), (1.0, 1.5))
+    assert (made.random_frame, made.squares, made.squared().squares) == (False, False, True)
+    assert (other.name(1), other.path(1)) == ("b", str(paths[1]))
+
+
+def test_small_images_are_held_unless_told_otherwise(tmp_path: Path) -> None:
+    paths = [save_picture(tmp_path / "a.png", 70, 70)] * 3
+    assert not Files(paths, size=64).held().decodes
+    assert Files(paths, size=65).held().decodes
+    assert Files(paths, size=64).held(False).decodes
+    held = Files(paths, size=65, frame="pad", names=["x", "y", "z"]).held(True)
+    assert (held.decodes, held.name(2), held.path(2), held.frame.how) == (False, "z", str(paths[0]), "pad")  # type: ignore[union-attr]
+    assert len(Files([], size=8).held()) == 0
+    many = Files(paths[:1] * 300, size=4).held()
+    assert torch.equal(many.fetch(torch.tensor([299])), Files(paths, size=4).fetch([0]))
+
+
+def test_typical_sides_are_medians_of_what_the_frame_fills_up_to_224() -> None:
+    sizes = [(10, 20), (30, 40), (50, 60), (70, 80)]
+    assert files_module.typical_size(sizes) == 30
+    assert files_module.typical_size(sizes, "pad") == files_module.typical_size(sizes, "squash") == 40
+    assert files_module.typical_size([(500, 300)]) == files_module.typical_size([]) == 224
+
+
+def test_sizes_are_of_some_files_spread_over_all(tmp_path: Path) -> None:
+    paths = [save_picture(tmp_path / f"{i}.png", 10 + i, 20) for i in range(7)]
+    (tmp_path / "bad.png").write_bytes(b"no")
+    assert files_module.sizes_of(paths, most=3) == [(10, 20), (12, 20), (14, 20), (16, 20)]
+    assert files_module.sizes_of([tmp_path / "bad.png", *paths]) == [(10 + i, 20) for i in range(7)]
+
+
+def test_how_wide_a_picture_may_be(tmp_path: Path) -> None:
+    assert files_module.load_image(save_picture(tmp_path / "a.png", 100, 2)).size == (100, 2)
+    with pytest.raises(UserError, match="101 x 2 pixels are too narrow"):
+        files_module.load_image(save_picture(tmp_path / "b.png", 101, 2))
+
+
+def test_sixteen_bits_keep_their_upper_byte_and_transparency_lies_on_white() -> None:
+    deep = Image.fromarray(np.array([[0, 255, 256, 65535]], np.uint16))
+    assert np.asarray(files_module.convert(deep, "L")).tolist() == [[0, 0, 1, 255]]
+    half = Image.new("RGBA", (1, 1), (0, 0, 0, 51))
+    assert files_module.convert(half, "RGB").getpixel((0, 0)) == (204, 204, 204)
+    palette = Image.new("P", (1, 1), 0)
+    palette.info["transparency"] = 0
+    assert files_module.convert(palette, "L").getpixel((0, 0)) == 255
+    plain = Image.new("RGB", (1, 1), (1, 2, 3))
+    assert files_module.convert(plain, "RGB") is plain
+    with pytest.raises(ValueError, match="mode F"):
+        files_module.convert(Image.new("F", (1, 1)), "L")
+
+
+def test_an_identity_tells_frames_names_and_dates(tmp_path: Path) -> None:
+    paths = [save_picture(tmp_path / "x" / f"{i}.png", 20, 30, i) for i in range(2)]
+    said = [part.decode().split("\0") for part in Files(paths, size=16).identity()]
+    assert said[0] == ["16 16 RGB"]
+    assert said[1] == ["/0.png", str(paths[0].stat().st_size), ""]
+    assert next(iter(Files(paths, size=16, mode="L", frame="pad").identity())) == b"16 16 Lpad"
+    dated = [part.decode().split("\0") for part in Files(paths, size=16).identity(dated=True)]
+    assert dated[1][2] == str(paths[0].stat().st_mtime_ns)
+    read = Files(["a", "b"], size=16, reader=lambda _: pytest.fail("opened"))
+    assert list(read.identity()) == [b"16 16 RGB", b"a", b"b"]
+    assert read.path(0) is None

@@ -15,7 +15,7 @@ from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
-from evenhand.data.sources.frames import BOXES, FILL, Frame, choose_frame, cut
+from evenhand.data.sources.frames import BOXES, FILL, MARGIN, Frame, choose_frame, cut, random_box
 from evenhand.data.sources.source import Joined, Memory, Picked
 from evenhand.errors import UserError
 from helpers import picture, save_picture, seeded
@@ -215,3 +215,90 @@ def test_what_lies_beyond_a_picture_is_filled_on_every_side() -> None:
     assert np.array_equal(np.argwhere(red).max(0), (11, 11))
     assert red.sum() == 64
     assert (seen[~red] == FILL).all()
+
+
+def drawn(area: float, shape: float, x: float, y: float) -> torch.Tensor:
+    return torch.tensor([[area, shape, x, y]])
+
+
+def test_random_boxes_by_hand() -> None:
+    """Half the area of 100 x 80, square: 63 of 0..37 to move across, of 0..17 down."""
+    half = ((0.5, 0.5), (1.0, 1.0))
+    assert random_box(100, 80, drawn(0, 0, 0, 0), *half) == (0, 0, 63, 63)
+    assert random_box(100, 80, drawn(0, 0, 0.999, 0.999), *half) == (37, 17, 100, 80)
+    wide = ((0.25, 0.75), (0.5, 2.0))
+    assert random_box(100, 80, drawn(0, 1, 0, 0), *wide) == (0, 0, 63, 32)  # a quarter, twice as wide
+    assert random_box(100, 80, drawn(0, 0, 0, 0.5), *wide) == (0, 9, 32, 72)
+    assert random_box(100, 80, drawn(1, 0.5, 0, 0), *wide) == (0, 0, 77, 77)  # three quarters
+    fits = torch.cat([drawn(1, 1, 0, 0), drawn(0, 0.5, 0, 0)])
+    assert random_box(100, 80, fits, *wide) == (0, 0, 45, 45)  # the first, 110 wide, does not fit
+    usual = random_box(100, 80, drawn(0, 0.5, 0, 0))
+    assert usual == random_box(100, 80, drawn(0, 0.5, 0, 0), (0.08, 1.0), (3 / 4, 4 / 3)) == (0, 0, 25, 25)
+
+
+def test_where_no_box_fits_the_largest_in_the_centre_is_taken() -> None:
+    assert random_box(4, 4, drawn(0, 0, 0, 0), (1 / 16, 1 / 16), (1.0, 1.0)) == (0, 0, 1, 1)  # one pixel is a box
+    assert random_box(4, 4, drawn(0, 0, 0, 0), (0.01, 0.01), (1.0, 1.0)) == (0, 0, 4, 4)  # less is none
+    whole = ((1.0, 1.0), (3 / 4, 4 / 3))
+    assert random_box(300, 30, drawn(0, 0, 0, 0), *whole) == (130, 0, 170, 30)
+    assert random_box(30, 300, drawn(0, 0, 0, 0), *whole) == (0, 130, 30, 170)
+    assert random_box(30, 1, drawn(0, 0, 0, 0), (1.0, 1.0), (0.1, 0.3)) == (14, 0, 15, 1)
+    assert random_box(1, 30, drawn(0, 0, 0, 0), (1.0, 1.0), (3.0, 9.0)) == (0, 14, 1, 15)
+
+
+def test_frames_by_hand() -> None:
+    assert Frame(8, "squash").box(30, 90) == (0, 0, 30, 90)
+    assert Frame(8, "pad").box(30, 90) == (-30, 0, 60, 90)
+    assert Frame(8, "pad").box(90, 30) == (0, -30, 90, 60)
+    assert Frame(10).box(40, 20) == (10, 0, 30, 20)
+    assert Frame(10, "crop", 20).box(40, 20) == (15, 5, 25, 15)
+    assert Frame(10, resize=5).box(10, 5) == (0, -2, 10, 8)
+    whole, inside = ((1.0, 1.0), (1.0, 1.0)), ((0.25, 0.25), (1.0, 1.0))
+    assert Frame(8, "squash").random_box(30, 90, drawn(0, 0, 0, 0), *whole) == (0, 0, 30, 90)
+    assert Frame(8, "squash").random_box(30, 90, drawn(0, 0, 0.999, 0), *inside) == pytest.approx((15, 0, 30, 45))
+    assert Frame(8, "squash").random_box(90, 30, drawn(0, 0, 0, 0.999), *inside) == pytest.approx((0, 15, 45, 30))
+    assert Frame(8, "pad").random_box(30, 90, drawn(0, 0, 0.999, 0.5), *whole) == (0, 0, 90, 90)
+    assert Frame(8, "pad").random_box(30, 90, drawn(0, 0, 0.999, 0.999), *inside) == pytest.approx((-15, 45, 30, 90))
+    assert Frame(8, "pad").random_box(90, 60, drawn(0, 0, 0.5, 0.5), *inside) == pytest.approx(
+        (23, 7.667, 68, 52.667), abs=0.01
+    )
+    assert Frame(8).random_box(100, 80, drawn(0, 0, 0, 0), (0.5, 0.5), (1.0, 1.0)) == (0, 0, 63, 63)
+
+
+def test_a_box_within_rounding_of_the_picture_has_no_border() -> None:
+    red = Image.new("RGB", (10, 10), "red")
+    for box in ((0, 0, 11, 11), (0, 0, 10.9, 5), (0.0, 2, 10, 11)):
+        assert (np.array(cut(red, box, 6)) == (255, 0, 0)).all()
+    for box in ((0, 0, 12, 10), (0, 0, 10, 12), (-1, 0, 9, 10), (0, -1, 10, 9)):
+        assert (np.array(cut(red, box, 20)) == FILL).all(2).any()
+    grey = np.array(cut(Image.new("L", (10, 10), 7), (-10, -10, 10, 10), 20))
+    assert (grey[:10] == 118).all()
+    assert (grey[10:, 10:] == 7).all()
+    for box in ((-400, 0, 2, 4), (0, -400, 4, 2)):  # less than a pixel of the picture is seen, as one
+        assert (np.array(cut(red, box, 4)) == (255, 0, 0)).all(2).any()
+    assert (FILL, MARGIN) == ((124, 116, 104), 256 / 224)
+    assert BOXES == ((0.08, 1.0), (3 / 4, 4 / 3))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ([(110, 100)] * 10, "crop"), ([(111, 100)] * 10, "squash"), ([(100, 111)] * 10, "squash"),
+        ([(200, 100)] * 10, "squash"), ([(201, 100)] * 10, "pad"),
+        ([(150, 100)] * 5 + [(165, 100)] * 5, "squash"), ([(150, 100)] * 5 + [(166, 100)] * 5, "pad"),
+        ([(100, 100)] * 17 + [(300, 100)] * 4, "pad"), ([(100, 100)] * 20 + [(300, 100)] * 1, "crop"),
+        ([(100, 300)] + [(150, 100)] * 20, "squash"),
+    ],
+)  # fmt: skip
+def test_the_frame_changes_at_its_limits(sizes: list[tuple[int, int]], how: str) -> None:
+    assert choose_frame(sizes)[0] == how
+
+
+def test_why_a_frame_was_chosen_is_told_in_numbers() -> None:
+    assert choose_frame([(108, 100)])[1].startswith("nine in ten have sides within 1.08 : 1")
+    assert choose_frame([(150, 100)] * 3 + [(151, 100)])[1].startswith("nearly all have width : height 1.50")
+    assert (
+        choose_frame([(400, 100), (100, 200)])[1]
+        == "width : height goes from 0.50 to 4.00; a crop would lose up to 75% of one"
+    )
+    assert choose_frame([])[1] == "no picture was found"

@@ -16,12 +16,15 @@ import torch
 
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources import published
+from evenhand.data.sources.arrays import class_names
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
+from evenhand.data.sources.frames import Frame
 from evenhand.data.sources.published import frequency_order, read_cifar, read_idx, read_image_list
 from evenhand.data.sources.soundness import check, find_problems
 from evenhand.errors import UserError
-from helpers import save, table, tree
+from helpers import save, save_picture, table, tree
 
 # CIFAR and MNIST
 
@@ -382,3 +385,44 @@ def test_labels_that_skip_most_classes_are_refused_before_they_are_named(tmp_pat
         read_image_list(listed, tmp_path)
     sparse = archive(tmp_path, x=np.zeros((3, 4, 4), np.uint8), y=np.array([0, 1, 999]))
     assert len(read(sparse)["all"].classes) == 1000
+
+
+def test_floats_become_levels_a_few_at_a_time() -> None:
+    images = np.linspace(0, 1, 130 * 4, dtype=np.float64).reshape(130, 2, 2, 1)
+    assert np.array_equal(published._bytes(images, Path("x")), np.rint(255 * images))
+    whole = np.zeros((2, 2, 2, 1), np.uint8)
+    assert published._bytes(whole, Path("x")) is whole
+    for at, bad in ((0, -0.01), (129, 1.01), (70, np.nan)):
+        wrong = images.copy()
+        wrong[at, 0, 0, 0] = bad
+        with pytest.raises(UserError, match="images of floats must lie in"):
+            published._bytes(wrong, Path("x"))
+
+
+def test_image_lists_are_read_as_asked(tmp_path: Path) -> None:
+    for i in range(3):
+        save_picture(tmp_path / f"{i}.png", 20, 60, i)
+    (tmp_path / "l.txt").write_text("0.png 0\n1.png 1\n2.png 1\n")
+    usual = read_image_list(tmp_path / "l.txt", tmp_path)
+    assert (usual.samples.frame, usual.name, usual.samples.name(2)) == (Frame(224, "pad", 224), "l", "2.png")
+    assert usual.samples.decodes
+    asked = read_image_list(
+        tmp_path / "l.txt", tmp_path, size=100, mode="L", whole=True, frame="crop", memory=True,
+        remap=torch.tensor([1, 0]), classes=["ant", "bee"],
+    )  # fmt: skip
+    assert (asked.samples.frame, asked.samples.decodes) == (Frame(100, "crop", 100), False)
+    assert asked.fetch(torch.tensor([0])).shape == (1, 1, 100, 100)
+    assert (asked.labels.tolist(), asked.classes) == ([1, 0, 0], ("bee", "ant"))  # type: ignore[union-attr]
+    (tmp_path / "1.png").write_bytes(b"no")
+    skipped: list[str] = []
+    with pytest.warns(UserWarning, match="skipped 1"):
+        rest = read_image_list(tmp_path / "l.txt", tmp_path, size=8, skip_unreadable=True, skipped=skipped)
+    assert (len(rest), skipped) == (2, [str(tmp_path / "1.png")])
+
+
+def test_labels_far_above_the_number_of_samples_are_refused() -> None:
+    assert len(class_names(None, [torch.tensor([1010])])) == 1011
+    with pytest.raises(UserError, match="label 1011 in 1 samples makes 1012 classes"):
+        class_names(None, [torch.tensor([1011])])
+    assert class_names(None, [torch.empty(0)]) == ()
+    assert class_names([1, 2], []) == ("1", "2")  # type: ignore[list-item]

@@ -13,10 +13,12 @@ from torch.utils.data import TensorDataset
 
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.data.sources import source as source_module
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
+from evenhand.data.sources.frames import Frame
 from evenhand.data.sources.items import Items
-from evenhand.data.sources.source import Joined, Memory, Source, joined
+from evenhand.data.sources.source import Joined, Memory, Picked, Source, joined, reframed
 from evenhand.data.sources.texts import Texts
 from evenhand.data.stream import Stream
 from helpers import save_picture, seeded, tree
@@ -163,3 +165,84 @@ def test_a_users_own_source_is_a_source() -> None:
     assert stream.samples.name(0) == "square 2"
     assert int(stream.fetch(torch.tensor([0])).max()) == 2
     assert len(stream.digest()) == 16
+
+
+def test_memory_keeps_frame_files_and_origin_of_what_is_picked() -> None:
+    frame, looked_at = Frame(12, "crop", 14), Texts(["a", "b", "c", "d", "e"])
+    whole = Memory(images(), [f"m{i}" for i in range(N)], looked_at, frame=frame, files=[f"f{i}" for i in range(N)])
+    some = whole.pick(torch.tensor([3, 1]))
+    assert (some.name(0), some.path(1), some.frame) == ("m3", "f1", frame)
+    assert some.origin is not None
+    assert some.origin.text(1) == "b"
+    plain = Memory(images())
+    assert (plain.name(2), plain.path(2), plain.frame, plain.origin) == ("2", None, None, None)
+    assert plain.pick(torch.tensor([4])).path(0) is None
+    small = whole.framed(6, 3)
+    assert (small.frame, small.path(4), small.name(4)) == (Frame(6, "crop", 7), "f4", "m4")
+    assert whole.framed(12, 3) is whole
+    assert whole.framed(12, 1).samples.shape == (N, 1, 12, 12)
+    vectors = Memory(torch.zeros(2, 3))
+    assert (vectors.kind, vectors.framed(4, 1), vectors.cut(frame, 1)) == ("vectors", vectors, vectors)
+    assert Memory(torch.zeros(2, 3, dtype=torch.int64)).kind == "tokens"
+    with pytest.raises(ValueError, match="give images as uint8"):
+        Memory(torch.zeros(2, 3, 4, 4))
+
+
+def test_arrays_are_cut_only_where_the_frame_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Memory(images(), [f"m{i}" for i in range(N)])
+    same = square.cut(Frame(12, "crop", 12), 3)
+    assert torch.equal(same.samples, square.samples)
+    assert (same.frame, same.name(1)) == (Frame(12, "crop", 12), "m1")
+    assert not torch.equal(square.cut(Frame(12, "crop", 14), 3).samples, square.samples)
+    assert square.cut(Frame(8, "crop", 8), 1).samples.shape == (N, 1, 8, 8)
+    monkeypatch.setattr(source_module, "cut_arrays", None)
+    square.cut(Frame(12, "crop", 12), 3)
+
+
+def test_grey_is_luma_and_sizes_change_without_aliasing() -> None:
+    colours = torch.tensor([[255, 0, 0], [0, 255, 0], [0, 0, 255], [10, 20, 30]], dtype=torch.uint8).view(4, 3, 1, 1)
+    assert reframed(colours, 0, 1).flatten().tolist() == [76, 150, 29, 18]
+    assert reframed(colours[:, :1], 0, 3)[3].flatten().tolist() == [10, 10, 10]
+    assert reframed(colours, 0, 3) is not None
+    stripes = (torch.arange(16) % 2 * 200).to(torch.uint8).expand(1, 1, 16, 16)
+    small = reframed(stripes, 4, 1).float()
+    assert small.shape == (1, 1, 4, 4)
+    assert (small - 100).abs().max() < 20  # the mean, not some of the stripes
+    assert torch.equal(reframed(stripes, 16, 1), stripes)
+
+
+def test_joined_sources_answer_row_by_row(tmp_path: Path) -> None:
+    texts, files = Texts(["x", "y"]), from_files(tmp_path)
+    both = Joined([Texts(["p"]), texts])
+    assert (both.text(0), both.text(2), both.kind) == ("p", "y", "texts")
+    mixed = Joined([Memory(images(2), ["a", "b"]), files])
+    assert (len(mixed), mixed.decodes, mixed.name(1), mixed.name(2)) == (7, True, "b", "0.png")
+    assert not Joined([Memory(images(2)), Memory(images(2))]).decodes
+    rows = torch.tensor([6, 0, 2, 1])
+    apart = torch.cat([files.fetch(torch.tensor([4])), images(2)[:1], files.fetch(torch.tensor([0])), images(2)[1:2]])
+    assert torch.equal(mixed.fetch(rows), apart)
+    assert len(mixed.fetch(torch.empty(0, dtype=torch.int64))) == 0
+    squared = mixed.squared().parts[1]
+    assert squared.squares  # type: ignore[attr-defined]
+    assert Picked(files, torch.tensor([1])).squared().inner.squares  # type: ignore[attr-defined]
+    assert Picked(Memory(images()), torch.tensor([1])).boxed((0.5, 1.0), (1.0, 1.0)) is None
+    assert mixed.frame is None
+    assert Joined([files, Memory(images(2))]).frame == files.frame
+    dated = list(Joined([files]).identity(dated=True))
+    assert dated == list(files.identity(dated=True)) != list(files.identity())
+    picked = list(Picked(files, torch.tensor([1])).identity(dated=True))
+    assert picked[1:] == dated
+
+
+def test_joined_memory_has_files_and_origins_where_all_have() -> None:
+    def held(files: list[str] | None, origin: Source | None) -> Memory:
+        return Memory(images(2), ["a", "b"], origin, frame=Frame(12), files=files)
+
+    known = joined([held(["f", "g"], Texts(["1", "2"])), held(["h", "i"], Texts(["3", "4"]))])
+    assert (known.path(2), known.frame) == ("h", Frame(12))
+    assert known.origin is not None
+    assert known.origin.text(3) == "4"
+    partly = joined([held(["f", "g"], Texts(["1", "2"])), held(None, None)])
+    assert (partly.path(0), partly.origin) == (None, None)
+    alone = held(None, None)
+    assert joined([alone]) is alone

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from evenhand.data.target import Found
+from evenhand.data.views import boxes
 from evenhand.data.views.boxes import STEPS, BoxView, crop, flip, scale
+from helpers import seeded
 
 
 def scene() -> tuple[torch.Tensor, Found]:
@@ -114,3 +116,53 @@ def test_every_step_changes_something(name: str) -> None:
 def test_an_unknown_step_is_named() -> None:
     with pytest.raises(ValueError, match="cutmix"):
         BoxView(["cutmix"])
+
+
+def test_windows_by_hand() -> None:
+    """A box of 10 x 10 stays with three tenths of it in sight, cut at the edges."""
+    x = torch.arange(400, dtype=torch.uint8).view(1, 20, 20)
+    y = Found(torch.tensor([[0.0, 5, 10, 15], [0, 0, 4, 4], [10, 12, 20, 22]]), torch.tensor([1, 2, 3]))
+    for left, labels in ((4, [1]), (6, [1, 3]), (8, [3])):
+        image, found = boxes._window(x, y, 3, left, 15, 10)
+        assert found is not None
+        assert torch.equal(image, x[:, 3:18, left : left + 10])
+        assert found.labels.tolist() == labels
+    assert boxes._window(x, y, 3, 6, 15, 10)[1].boxes.tolist() == [[0, 2, 4, 12], [4, 9, 10, 15]]  # type: ignore[union-attr]
+    assert boxes._window(x, None, 0, 0, 5, 5)[1] is None
+    assert (boxes.GREY, boxes.LEAST_VISIBLE) == (117, 0.3)
+    assert boxes.STRONG == ("scale", "crop", "flip", "jitter", "grayscale", "blur")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scales_crops_and_flips_literally(seed: int) -> None:
+    x = torch.randint(256, (3, 20, 30), dtype=torch.uint8, generator=seeded(9))
+    y = Found(torch.tensor([[2.0, 3, 12, 9], [20, 10, 30, 20]]), torch.tensor([0, 1]))
+    g = seeded(seed)
+    factor = 0.7 + 0.6 * float(torch.rand((), generator=g))
+    tall, wide = round(20 * factor), round(30 * factor)
+    top = int(torch.randint(abs(20 - tall) + 1, (), generator=g))
+    left = int(torch.randint(abs(30 - wide) + 1, (), generator=g))
+    image, found = boxes.scale(x, y, seeded(seed))
+    assert found is not None
+    assert image.shape == x.shape
+    by = torch.tensor([wide / 30, tall / 20] * 2)
+    if factor >= 1:
+        corner = torch.tensor([left, top, left, top])
+        cut = (y.boxes * by - corner).clamp(min=0).minimum(torch.tensor([30.0, 20, 30, 20]))
+        assert all(any(torch.allclose(box, other) for other in cut) for box in found.boxes)
+    else:
+        torch.testing.assert_close(found.boxes, y.boxes * by + torch.tensor([left, top, left, top]))
+        inside = torch.zeros(20, 30, dtype=torch.bool)
+        inside[top : top + tall, left : left + wide] = True
+        assert (image[:, ~inside] == 117).all()
+        assert (image[:, inside] != 117).float().mean() > 0.9
+    g = seeded(seed)
+    tall, wide = (round(side * (0.6 + 0.4 * float(torch.rand((), generator=g)))) for side in (20, 30))
+    top = int(torch.randint(20 - tall + 1, (), generator=g))
+    left = int(torch.randint(30 - wide + 1, (), generator=g))
+    assert torch.equal(boxes.crop(x, y, seeded(seed))[0], x[:, top : top + tall, left : left + wide])
+    kept = float(torch.rand((), generator=seeded(seed))) < 0.5
+    image, found = boxes.flip(x, y, seeded(seed))
+    assert found is not None
+    assert torch.equal(image, x if kept else x.flip(2))
+    assert found.boxes.tolist() == (y.boxes.tolist() if kept else [[18, 3, 28, 9], [0, 10, 10, 20]])

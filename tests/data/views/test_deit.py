@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
-from evenhand.data.views import deit, policies, smooth
+from evenhand.data.views import deit, imageops, policies, smooth
 from evenhand.data.views.images import build
 from evenhand.errors import UserError
 from helpers import save_picture, seeded
@@ -283,3 +284,85 @@ def test_normalised_by_one_view_as_by_another() -> None:
     theirs = build([], size=24, mean=(0.4, 0.5, 0.6), std=(0.1, 0.2, 0.3))
     torch.testing.assert_close(mine.translated(mine(x), theirs), theirs(x), rtol=1e-4, atol=1e-4)
     assert not math.isclose(float(mine(x).sum()), float(theirs(x).sum()))
+
+
+def test_erased_boxes_are_the_first_of_ten_that_fit_literally() -> None:
+    n, h, w = 60, 20, 30
+    x = torch.full((n, 1, h, w), 7.0)
+    scale, ratio = (0.2, 0.9), (0.2, 3.0)
+    got = deit.erase_noise(x, seeded(2), odds=0.7, scale=scale, ratio=ratio)
+    g = seeded(2)
+    lucky, areas, shapes = torch.rand(n, generator=g), torch.rand(n, 10, generator=g), torch.rand(n, 10, generator=g)
+    places, noise = torch.rand(2, n, generator=g), torch.randn(x.shape, generator=g)
+    want, missed = x.clone(), 0
+    for i in range(n):
+        for area, shape in zip(areas[i].tolist(), shapes[i].tolist(), strict=True):
+            pixels = h * w * (0.2 + 0.7 * area)
+            aspect = math.exp(math.log(0.2) + (math.log(3.0) - math.log(0.2)) * shape)
+            tall, wide = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
+            if tall < h and wide < w:
+                top, left = int(places[0, i] * (h - tall + 1)), int(places[1, i] * (w - wide + 1))
+                if lucky[i] < 0.7:
+                    want[i, :, top : top + tall, left : left + wide] = noise[i, :, top : top + tall, left : left + wide]
+                break
+            missed += 1
+    assert missed > 20
+    assert torch.equal(got, want)
+    assert torch.equal(deit.erase_noise(x, seeded(), odds=1.0, scale=(2.0, 2.0)), x)  # none fits
+
+
+def test_one_of_three_literally() -> None:
+    x = photos(30)
+    got, g = deit.three_augment(x, seeded(4)), seeded(4)
+    which = torch.randint(3, (30, 1, 1, 1), generator=g).flatten().tolist()
+    sigma = 0.1 + 1.9 * torch.rand(30, generator=g)
+    assert {*which} == {0, 1, 2}
+    for image, out, kind, s in zip(x, got, which, sigma, strict=True):
+        if kind == 0:
+            assert torch.equal(out, policies_luma(image))
+        elif kind == 1:
+            assert torch.equal(out, torch.where(image < 128, image, 255 - image))
+        else:
+            assert torch.equal(out, imageops.blur(image[None], s[None])[0])
+
+
+def policies_luma(image: Tensor) -> Tensor:
+    return imageops.luma(image[None]).to(torch.uint8).expand(1, 3, -1, -1)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "value"),
+    [("rotate", 5, 15), ("posterize", 2, 4), ("posterize", 3, 3), ("posterize", 10, 1), ("solarize", 5, 128),
+     ("solarize", 10, 0), ("solarize-add", 5, 55), ("solarize-add", 9.99, 109), ("shear-x", 10, 0.3),
+     ("shear-y", 5, 0.15), ("translate-x", 10, 0.45), ("translate-y", 2, 0.09), ("colour", 5, 1.45),
+     ("sharpness", 10, 1.9), ("invert", 7, 0), ("equalize", 3, 0)],
+)  # fmt: skip
+def test_strengths_by_hand(name: str, level: float, value: float) -> None:
+    two = deit.strength(name, torch.tensor([level, level]), torch.tensor([1, -1])).tolist()
+    signed = name.split("-")[0] in ("rotate", "shear", "translate")
+    blended = name in ("colour", "contrast", "brightness", "sharpness")
+    assert two == pytest.approx([value, -value if signed else max(0.1, 2 - value) if blended else value], abs=1e-6)
+    assert deit.strength("contrast", torch.tensor([12.0]), torch.tensor([-1])).item() == pytest.approx(0.1)
+
+
+def test_defaults_are_those_of_the_authors() -> None:
+    def defaults(function: Any) -> dict[str, Any]:
+        given = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in given if p.default is not inspect.Parameter.empty}
+
+    assert defaults(deit.increasing_augment) == {"draws": 2, "magnitude": 9.0, "spread": 0.5, "odds": 0.5}
+    assert defaults(deit.erase_noise) == {"odds": 0.25, "scale": (0.02, 1 / 3), "ratio": (0.3, 1 / 0.3)}
+    assert len(deit.INCREASING) == 15
+
+
+def test_magnitudes_stay_between_nothing_and_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    monkeypatch.setattr(deit, "strength", lambda _, level, sign: seen.append(torch.stack([level, sign])) or level)
+    monkeypatch.setattr(policies, "apply", lambda x, *_: x)
+    deit.increasing_augment(photos(500), seeded(), fill=FILL, magnitude=9.5, spread=1.0)
+    level, sign = seen[0]
+    assert level.max() == 10
+    assert level[level < 10].mean() < 9.5
+    assert {*sign.flatten().tolist()} == {-1, 1}
+    deit.increasing_augment(photos(500), seeded(), fill=FILL, magnitude=0.5, spread=1.0)
+    assert seen[-1][0].min() == 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import colorsys
+import inspect
+import math
 import pickle
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from evenhand.data.views import imageops, policies
 from evenhand.data.views import images as augment
+from evenhand.data.views.fixed import is_fixed
 from evenhand.data.views.images import Pipeline, build
 from evenhand.data.views.statistics import channel_stats
 from helpers import seeded
@@ -424,3 +428,293 @@ def test_mistakes_name_the_remedy() -> None:
         Pipeline([], (0.5,), (0.0,))
     with pytest.raises(ValueError, match="interpolation is 'cubic'"):
         augment.resized_crop(photos(), seeded(), size=8, interpolation="cubic")  # type: ignore[arg-type]
+
+
+def step(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """The function behind a step's name, and what it is given."""
+    (only,) = build([name], size=20, mean=MEAN, std=STD, **options).steps
+    return getattr(only, "func", only).__name__, getattr(only, "keywords", {})
+
+
+def test_names_of_steps_mean_these_functions_with_these_options() -> None:
+    boxes = {"size": 20, "scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
+    assert {name: step(name) for name in (*STEPS, "crop-reflect", "resized-crop-bicubic", "resize", "jitter-0.3")} == {
+        "crop": ("random_crop", {"size": 20, "padding": 4, "reflect": False}),
+        "flip": ("horizontal_flip", {}),
+        "centre-crop": ("centre_crop", {"size": 20}),
+        "resized-crop": ("resized_crop", {**boxes, "interpolation": "bilinear"}),
+        "jitter": ("colour_jitter", {"amounts": (0.4, 0.4, 0.4, 0.0)}),
+        "grayscale": ("grayscale", {}),
+        "blur": ("gaussian_blur", {}),
+        "cutout": ("cutout", {}),
+        "erase": ("erase", {"mean": MEAN, "std": STD}),
+        "randaugment": ("rand_augment", {}),
+        "autoaugment": ("auto_augment", {}),
+        "crop-reflect": ("random_crop", {"size": 20, "padding": 4, "reflect": True}),
+        "resized-crop-bicubic": ("resized_crop", {**boxes, "interpolation": "bicubic"}),
+        "resize": ("resize", {"size": 20}),
+        "jitter-0.3": ("colour_jitter", {"amounts": (0.3, 0.3, 0.3, 0.0)}),
+    }
+    assert step("three-augment") == ("three_augment", {})
+    assert step("randaugment-deit") == ("increasing_augment", {"fill": [125, 123, 114]})
+    assert step("crop", padding=2, reflect=True)[1] == {"size": 20, "padding": 2, "reflect": True}
+    assert step("crop-reflect", padding=2)[1]["padding"] == 2
+    assert step("jitter", jitter=[0.1, 0.2, 0.3, 0.4])[1] == {"amounts": (0.1, 0.2, 0.3, 0.4)}
+    for name in ("resized-crop", "resized-crop-bicubic"):
+        assert step(name, scale=(0.5, 0.9), interpolation="bicubic")[1] == {
+            "size": 20, "scale": (0.5, 0.9), "ratio": (3 / 4, 4 / 3), "interpolation": "bicubic",
+        }  # fmt: skip
+    white = build(["randaugment-deit"], size=20, mean=(1.2, 0.0, 0.1), std=STD).steps[0]
+    assert white.keywords["fill"] == [255, 0, 26]  # type: ignore[attr-defined]
+
+
+def test_presets_are_these_steps() -> None:
+    assert augment.PRESETS == {
+        "none": (),
+        "weak": ("crop", "flip"),
+        "strong": ("randaugment", "cutout", "crop", "flip"),
+        "imagenet": ("resized-crop", "flip", "jitter"),
+        "deit": ("resized-crop-bicubic", "flip", "randaugment-deit", "erase-noise"),
+        "three-augment": ("crop-reflect", "flip", "three-augment", "jitter-0.3"),
+    }
+    deit = build("deit", size=20, mean=MEAN, std=STD)
+    assert (len(deit.steps), [step.__name__ for step in deit.finish]) == (3, ["erase_noise"])  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="name them last"):
+        build(["erase-noise", "flip"], size=20, mean=MEAN, std=STD)
+
+
+def test_published_defaults_of_each_step() -> None:
+    def defaults(function: Callable[..., Any]) -> dict[str, Any]:
+        given = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in given if p.default is not inspect.Parameter.empty}
+
+    assert defaults(augment.random_crop) == {"padding": 4, "reflect": False, "flip": False}
+    assert defaults(augment.horizontal_flip) == {"odds": 0.5}
+    sizes = {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "interpolation": "bilinear"}
+    assert defaults(augment.resized_crop) == sizes
+    assert defaults(augment.colour_jitter) == {"amounts": (0.4, 0.4, 0.4, 0.0)}
+    assert defaults(augment.grayscale) == {"odds": 0.2}
+    assert defaults(augment.gaussian_blur) == {"low": 0.1, "high": 2.0}
+    assert defaults(augment.cutout) == {"low": 0.0, "high": 0.5, "fill": (125, 123, 114)}
+    assert defaults(augment.erase) == {"odds": 0.25, "scale": (0.02, 1 / 3), "ratio": (0.3, 1 / 0.3)}
+    assert defaults(policies.rand_augment) == {"draws": 3, "fill": 0}
+    assert defaults(policies.auto_augment) == {"fill": 128}
+    assert defaults(policies.apply) == defaults(imageops.affine) == {"fill": 0}
+    assert defaults(build) == {
+        "padding": 4, "reflect": False, "jitter": (0.4, 0.4, 0.4, 0.0), "scale": (0.08, 1.0),
+        "interpolation": "bilinear", "enlarged": False,
+    }  # fmt: skip
+
+
+def test_a_crop_before_a_flip_mirrors_and_keeps_its_options() -> None:
+    (fused,) = build(["crop", "flip"], size=20, mean=MEAN, std=STD, padding=3, reflect=True).steps
+    assert fused.keywords == {"size": 20, "padding": 3, "reflect": True, "flip": True}  # type: ignore[attr-defined]
+    apart = build(["crop-reflect", "flip"], size=20, mean=MEAN, std=STD)
+    assert len(apart.steps) == 2
+
+
+def test_enlarged_images_are_resized_once() -> None:
+    def sizes(names: list[str]) -> list[tuple[str, int]]:
+        steps = build(names, size=56, mean=MEAN, std=STD, enlarged=True).steps
+        return [(step.func.__name__, step.keywords["size"]) for step in steps if hasattr(step, "func")]  # type: ignore[attr-defined]
+
+    assert sizes([]) == [("resize", 64), ("centre_crop", 56)]
+    assert sizes(["flip"]) == [("resize", 56)]
+    assert sizes(["crop"]) == [("resize", 56), ("random_crop", 56)]
+    assert sizes(["resized-crop"]) == [("resized_crop", 56)]
+    assert sizes(["resize"]) == [("resize", 56)]
+    assert build([], size=56, mean=MEAN, std=STD).steps == ()
+
+
+def test_a_pipeline_says_whether_it_reframes_mirrors_or_is_fixed() -> None:
+    def told(*names: str) -> tuple[bool, bool, Any]:
+        made = build(names, size=20, mean=MEAN, std=STD, scale=(0.5, 1.0))
+        return made.reframes, made.mirrors, made.boxes
+
+    box = ((0.5, 1.0), (3 / 4, 4 / 3))
+    assert told() == told("crop") == told("jitter", "cutout") == (False, False, None)
+    assert told("flip") == told("crop", "flip") == (False, True, None)
+    assert told("resized-crop") == (True, False, box)
+    assert told("flip", "resized-crop-bicubic") == (True, True, box)
+    whole = build(["flip", "resized-crop", "jitter"], size=20, mean=MEAN, std=STD)
+    assert whole.unboxed().steps == (whole.steps[0], whole.steps[2])
+    plain = build(["flip", "jitter"], size=20, mean=MEAN, std=STD)
+    assert plain.unboxed().steps == plain.steps
+    assert [is_fixed(step) for step in build(["resize", "centre-crop", "crop"], size=20, mean=MEAN, std=STD).steps] == [
+        True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"torch\.Generator"):
+        Pipeline([], MEAN, STD, [lambda x, _: x])(photos())
+
+
+def test_one_views_images_become_anothers() -> None:
+    x, other = photos(), Pipeline([], (0.1, 0.2, 0.3), (0.5, 0.25, 0.125))
+    mine = Pipeline([], MEAN, STD)
+    torch.testing.assert_close(mine.translated(mine(x), other), other(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine.normalised_as(other)(x), other(x))
+    torch.testing.assert_close(mine(x)[0, 1, 2, 3], (x[0, 1, 2, 3] / 255 - MEAN[1]) / STD[1])
+
+
+def test_boxes_are_the_first_of_ten_draws_that_fits() -> None:
+    """Literally, from the same draws: areas, shapes, then places."""
+    h, w, n = 30, 50, 40
+    scale, ratio = (0.3, 1.0), (0.5, 3.0)
+    found = augment._boxes(torch.zeros(n, 1, h, w), scale, ratio, seeded(3))
+    g = seeded(3)
+    areas, shapes, places = (
+        torch.rand(n, 10, generator=g),
+        torch.rand(n, 10, generator=g),
+        torch.rand(2, n, generator=g),
+    )
+    fallen = 0
+    for i, box in enumerate(found.tolist()):
+        for area, shape in zip(areas[i].tolist(), shapes[i].tolist(), strict=True):
+            pixels = h * w * (scale[0] + (scale[1] - scale[0]) * area)
+            aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * shape)
+            width, height = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
+            if width <= w and height <= h:
+                top, left = (int(p * (room + 1)) for p, room in zip(places[:, i], (h - height, w - width), strict=True))
+                assert box == [top, left, height, width]
+                break
+            fallen += 1
+    assert fallen > 10
+    assert augment._boxes(torch.zeros(1, 1, 40, 4), (0.9, 1.0), (3 / 4, 4 / 3), seeded()).tolist() == [[17, 0, 5, 4]]
+    tiny = augment._boxes(torch.zeros(200, 1, 5, 5), (0.0, 0.02), (1.0, 1.0), seeded())  # most areas round to nothing
+    assert {tuple(box[2:]) for box in tiny.tolist()} == {(1.0, 1.0)}
+
+
+def test_a_pixel_is_inside_a_box_by_its_centre() -> None:
+    box = torch.tensor([[1.0, 2.0, 2.0, 1.0], [0.6, 0.5, 1.0, 2.0], [-1.0, 3.0, 2.0, 9.0]])
+    inside = augment._inside(box, torch.zeros(3, 3, 4, 5))
+    assert inside.shape == (3, 1, 4, 5)
+    rows = [[1, 2], [1], [0]], [[2], [0, 1], [3, 4]]
+    for mask, down, across in zip(inside[:, 0], *rows, strict=True):
+        assert mask.nonzero().tolist() == [[i, j] for i in down for j in across]
+
+
+def test_cutout_by_hand() -> None:
+    """Half the side, then the middle's place, each uniform; the square is as high as it is wide."""
+    x = torch.zeros(3, 3, 20, 30, dtype=torch.uint8)
+    out = augment.cutout(x, seeded(1), low=0.2, high=0.4, fill=(7, 8, 9))
+    side, y, across = torch.rand(3, 3, generator=seeded(1)).unbind(0)
+    for image, s, down, right in zip(out, side.tolist(), y.tolist(), across.tolist(), strict=True):
+        half, down, right = 30 * (0.2 + 0.2 * s) / 2, 20 * down, 30 * right
+        for i in range(20):
+            for j in range(30):
+                hit = down - half <= i + 0.5 < down + half and right - half <= j + 0.5 < right + half
+                assert image[:, i, j].tolist() == ([7, 8, 9] if hit else [0, 0, 0])
+
+
+def test_jitter_turns_hue_both_ways_and_never_darkens_below_black() -> None:
+    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(1, 3, 1, 1).expand(2000, 3, 1, 1)
+    turned = augment.colour_jitter(red, seeded(), amounts=(0.0, 0.0, 0.0, 0.1))[..., 0, 0].int()
+    most = round(40 + 160 * 6 * 0.1)
+    assert (turned[:, 0] == 200).all()
+    assert int(turned[:, 1].max()) in (most, most - 1)  # towards yellow
+    assert int(turned[:, 2].max()) in (most, most - 1)  # towards magenta
+    assert (turned[:, 1:].min(1).values == 40).all()
+    grey = torch.full((2000, 3, 1, 1), 100, dtype=torch.uint8)
+    bright = augment.colour_jitter(grey, seeded(), amounts=(1.5, 0.0, 0.0, 0.0))[:, 0, 0, 0]
+    assert (int(bright.min()), int(bright.max())) == (0, 249)
+    paler = augment.colour_jitter(red, seeded(), amounts=(0.0, 0.0, 0.5, 0.0))[:, 0, 0, 0].int()
+    assert (int(paler.min()), int(paler.max())) == (144, 255)
+    orders = {tuple(augment.colour_jitter(red[:1], seeded(s), amounts=(0.4,) * 3 + (0.1,)).flatten().tolist())
+              for s in range(20)}  # fmt: skip
+    assert len(orders) > 15
+    with pytest.raises(ValueError, match="jitter is"):
+        augment.colour_jitter(red, seeded(), amounts=(0.4, 0.4, 0.4))
+    augment.colour_jitter(red[:2], seeded(), amounts=(0.0, 0.0, 0.0, 0.5))  # half a turn is the most
+
+
+def test_blur_draws_sigma_between_its_ends() -> None:
+    dot = torch.zeros(3000, 1, 9, 9, dtype=torch.uint8)
+    dot[:, :, 4, 4] = 255
+    peak = augment.gaussian_blur(dot, seeded(), low=0.5, high=1.0)[:, 0, 4, 4].int()
+
+    def highest(sigma: float) -> float:
+        return 255 / sum(math.exp(-0.5 * (i / sigma) ** 2) for i in range(-4, 5)) ** 2
+
+    assert int(peak.max()) == pytest.approx(highest(0.5), abs=2)
+    assert int(peak.min()) == pytest.approx(highest(1.0), abs=2)
+    assert int(augment.gaussian_blur(dot, seeded())[:, 0, 4, 4].min()) == pytest.approx(255 / (2 * math.pi * 4), abs=2)
+
+
+def test_operations_of_the_policies_by_hand() -> None:
+    x = torch.tensor([0, 100, 127, 128, 200, 255], dtype=torch.uint8).view(1, 1, 1, 6)
+
+    def done(name: str, value: float) -> list[int]:
+        return named(name, x, value).flatten().tolist()
+
+    assert done("solarize-add", 30) == [30, 130, 157, 128, 200, 255]
+    assert done("solarize-add", 200) == [200, 255, 255, 128, 200, 255]
+    assert done("solarize", 128) == [0, 100, 127, 127, 55, 0]
+    assert done("posterize", 0) == [0] * 6
+    assert done("posterize", 9.5) == x.flatten().tolist()
+    assert done("posterize", 1.9) == [0, 0, 0, 128, 128, 128]
+    assert done("brightness", 1.7) == [0, 170, 215, 217, 255, 255]
+    assert done("identity", 3) == x.flatten().tolist()
+    two = torch.tensor([[10, 20]], dtype=torch.uint8).view(1, 2, 1, 1)
+    assert imageops.luma(two).tolist() == [[[[15.0]]]]  # the plain mean where there is no RGB
+    grey = torch.tensor([[3, 3, 3]], dtype=torch.uint8).view(1, 3, 1, 1)
+    assert torch.equal(imageops.shift_hue(grey, torch.tensor([0.3])), grey)
+
+
+@pytest.mark.parametrize(
+    ("turn", "want"),
+    [
+        (0.0, [200, 80, 20]),
+        (1 / 3, [20, 200, 80]),
+        (2 / 3, [80, 20, 200]),
+        (0.5, [20, 140, 200]),
+        (1 / 6, [140, 200, 20]),
+    ],
+)
+def test_hue_turns_by_hand(turn: float, want: list[int]) -> None:
+    x = torch.tensor([200, 80, 20], dtype=torch.uint8).view(1, 3, 1, 1)
+    for shift in range(3):  # whichever channel is largest
+        turned = imageops.shift_hue(x.roll(shift, 1), torch.tensor([turn])).roll(-shift, 1)
+        assert turned.flatten().tolist() == pytest.approx(want, abs=1)
+
+
+def test_levels_of_auto_augment_by_hand() -> None:
+    assert [policies.magnitude("posterize", level) for level in (0, 9)] == [8, 4]
+    assert policies.magnitude("solarize", 0) == 256
+    for name, most in (("rotate", 30), ("shear-x", 0.3), ("shear-y", 0.3), ("translate-y", 150 / 331)):
+        assert [policies.magnitude(name, 9, sign) for sign in (1, -1)] == pytest.approx([most, -most])
+        assert policies.magnitude(name, 3) == pytest.approx(most / 3)
+    assert policies.magnitude("brightness", 9) == pytest.approx(1.9)
+    assert policies.magnitude("contrast", 3, -1) == pytest.approx(0.7)
+
+
+LEVELS = """
+invert 7 contrast 6, rotate 2 translate-x 9, sharpness 1 sharpness 3, shear-y 8 translate-y 9,
+autocontrast 8 equalize 2, shear-y 7 posterize 7, colour 3 brightness 7, sharpness 9 brightness 9,
+equalize 5 equalize 1, contrast 7 sharpness 5, colour 7 translate-x 8, equalize 7 autocontrast 8,
+translate-y 3 sharpness 6, brightness 6 colour 8, solarize 2 invert 3, equalize 0 autocontrast 0,
+equalize 8 equalize 4, colour 9 equalize 6, autocontrast 4 solarize 8, brightness 3 colour 0,
+solarize 5 autocontrast 3, translate-y 9 translate-y 9, autocontrast 2 solarize 3, equalize 8 invert 3,
+translate-y 9 autocontrast 1
+"""
+
+
+def test_levels_are_published_also_where_they_change_nothing() -> None:
+    found = [" ".join(f"{name} {level}" for name, _, level in row) for row in policies.AUTOAUGMENT_CIFAR]
+    assert found == [row.strip() for row in LEVELS.replace("\n", " ").split(",")]
+    ends = {"0 0": 3, "0.05 0.95": 4, "4 9": 1, "-30 30": 1, "-0.3 0.3": 4, "0 256": 1}
+    ranges = [f"{low:g} {high:g}" for low, high in policies.RANDAUGMENT.values()]
+    assert {pair: ranges.count(pair) for pair in ranges} == ends
+
+
+def test_policies_fill_what_warps_uncover_with_their_own_grey() -> None:
+    x = torch.full((300, 3, 16, 16), 77, dtype=torch.uint8)
+
+    def corners(policy: Callable[..., Tensor], **options: int) -> set[int]:
+        seen: set[int] = set()
+        for seed in range(3):
+            seen |= {*policy(x, seeded(seed), **options)[:, 0, [0, 0, -1, -1], [0, -1, 0, -1]].flatten().tolist()}
+        return seen
+
+    assert 250 in corners(policies.rand_augment, draws=1, fill=250)
+    assert 250 not in corners(policies.rand_augment, draws=1)
+    assert 128 in corners(policies.auto_augment)
+    assert 250 in corners(policies.auto_augment, fill=250)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -115,3 +117,50 @@ def test_bad_names_and_samples() -> None:
         view(torch.zeros(2, 5, dtype=torch.int64))
     with pytest.raises(ValueError, match="chance is None"):
         build_text_view(["swap"], length=4)(torch.ones(2, 4, dtype=torch.int64))
+
+
+def test_steps_of_texts_literally() -> None:
+    x = torch.tensor([[5, 6, 7, 8, 9, 0, 0, 0], [5, 6, 7, 8, 9, 10, 11, 12]]).repeat(20, 1)
+    drawn = torch.rand(x.shape, generator=seeded(1))
+
+    def kept(row: list[int], wanted: list[bool]) -> list[int]:
+        words = [w for w, keep in zip(row, wanted, strict=True) if w and keep] or [w for w in row if w]
+        return words + [0] * (len(row) - len(words))
+
+    rows = list(zip(x.tolist(), drawn.tolist(), strict=True))
+    for odds in (0.2, 0.9):
+        want = [kept(row, [d >= odds for d in draws]) for row, draws in rows]
+        assert word_dropout(x, seeded(1), odds=odds).tolist() == want
+    assert torch.equal(word_dropout(x, seeded(1)), word_dropout(x, seeded(1), odds=0.2))
+    masked = [[1 if w and d < 0.15 else w for w, d in zip(row, draws, strict=True)] for row, draws in rows]
+    assert mask(x, seeded(1)).tolist() == masked
+    moved = []
+    for row, draws in rows:
+        size = sum(w > 0 for w in row)
+        order = sorted(range(size), key=lambda i: i + 3.0 * draws[i])
+        moved.append([row[i] for i in order] + [0] * (8 - size))
+    assert swap(x, seeded(1)).tolist() == moved
+    share, where = torch.rand(2, 40, 1, generator=seeded(1))
+    runs = []
+    for row, s, at in zip(x.tolist(), share.flatten().tolist(), where.flatten().tolist(), strict=True):
+        words = [w for w in row if w]
+        many = math.ceil(len(words) * (0.5 + 0.5 * s))
+        start = int((len(words) - many + 1) * at)
+        runs.append(words[start : start + many] + [0] * (8 - many))
+    assert span(x, seeded(1)).tolist() == runs
+
+
+def test_a_view_shows_the_translation_where_there_is_one() -> None:
+    x = torch.tensor([[5, 6, 0, 7, 8, 9], [5, 6, 0, 0, 0, 0]])
+    plain, other = (build_text_view(names, length=3, translations=True) for names in ([], ["back-translation"]))
+    assert plain(x).tolist() == [[5, 6, 0], [5, 6, 0]]
+    assert other(x).tolist() == [[7, 8, 9], [5, 6, 0]]
+    assert other(x[:, :3]).tolist() == [[5, 6, 0], [5, 6, 0]]
+    assert not build_text_view(["swap"], length=3).translated
+    with pytest.raises(ValueError, match="this view takes tokens"):
+        plain(x[:, :4])
+    with pytest.raises(ValueError, match="needs texts with a column"):
+        build_text_view(["back-translation"], length=3)
+    for names in (["swap", "back-translation"], ["back-translation", "back-translation"]):
+        with pytest.raises(ValueError, match="comes first and once"):
+            build_text_view(names, length=3, translations=True)
