@@ -12,7 +12,8 @@ import pytest
 from evenhand.errors import UserError
 from evenhand.run import train
 from evenhand.run.needs import needed_recipe
-from evenhand.run.recipe import Need, Recipe, load_recipe
+from evenhand.run.opening import holds_need
+from evenhand.run.recipe import Need, Recipe, load_recipe, validate
 
 Make = Callable[..., Recipe]
 
@@ -84,3 +85,15 @@ def test_a_needed_recipe_has_these_samples_and_an_annotator_all_of_them(tiny: Ma
         assert (one.data.augment, one.data.normalise) == (written.data.augment, written.data.normalise)
         assert Path(one.run.folder) == tmp_path / "needs" / f"annotator-{one.digest()[:8]}"
     assert needed_recipe("first", need, recipe, smoke=True).method != other.method
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_run_holds_what_it_needed_once_both_are_saved(tmp_path: Path, own: bool, copied: bool) -> None:
+    folder = tmp_path / "run"
+    (folder / "needs" / "annotator").mkdir(parents=True)
+    for there, file in ((own, "last.pt"), (copied, "needs/annotator/last.pt")):
+        if there:
+            (folder / file).touch()
+    tree = {"data": {"set": "shapes"}, "method": {"name": "classifier"}, "run": {"folder": str(folder)}}
+    assert holds_need(validate(tree, "test"), "annotator") == (own and copied)
