@@ -144,6 +144,7 @@ EFFECTS = [
     *(("gsr-lsun", v, v.replace("gan", "gan-gsr"), ("fid",)) for v in ("sngan", "biggan", "biggan-128", "biggan-1000")),
     ("gsr-inaturalist", "biggan", "biggan-gsr", ("fid",)),
     ("gsr-fashion", "sngan", "gsr", ("kid", "mid")),
+    *(("noisytwins-fashion", "stylegan2", v, ("tail_z_sensitivity",)) for v in ("noise", "twins", "noisy-twins")),
     *(("deit-cifar10-small", v, "deit-lt", ("mean_recall",)) for v in ("vit", "deit", "no-teacher", "weak-views")),
     ("selmix-cifar10-small", "crt", "mean-recall", ("mean_recall",)),
     ("selmix-cifar10-small", "mislas", "mean-recall-coverage", ("min_recall",)),
@@ -165,10 +166,11 @@ def test_a_tolerance_is_smaller_than_the_effect_it_guards(
         assert max(low[metric].tolerance, high[metric].tolerance) < gain, metric
 
 
-@pytest.mark.parametrize("name", [*MEASURED, "cbgan-fashion", "gsr-fashion"])
+@pytest.mark.parametrize("name", [*MEASURED, "cbgan-fashion", "gsr-fashion", "noisytwins-fashion"])
 def test_recipes_that_were_run_here_say_what_came_out(name: str) -> None:
     texts = {"imdb-lt": "csst", "reuters": "csst"}
     tables = {"csst-fashion": "csst", "cbgan-fashion": "generators", "gsr-fashion": "generators", **texts}
+    tables["noisytwins-fashion"] = "noisytwins"
     table = tables.get(name, name)
     text = (Path(__file__).parents[2] / "benchmarks" / "results" / f"{table}.md").read_text()
     found = 0
@@ -177,8 +179,8 @@ def test_recipes_that_were_run_here_say_what_came_out(name: str) -> None:
             assert expected.source == "measured"
             assert expected.seeds
             assert expected.date.startswith("2026-")
-            digits = {"fid": 2, "mid": 2, "label_kl": 3, "kid": 1}.get(metric, 1)
-            scale = {"fid": 1, "mid": 1, "label_kl": 1, "kid": 1000}.get(metric, 100)
+            digits = {"fid": 2, "mid": 2, "label_kl": 3, "kid": 1, "tail_z_sensitivity": 2}.get(metric, 1)
+            scale = {"fid": 1, "mid": 1, "label_kl": 1, "kid": 1000, "tail_z_sensitivity": 1}.get(metric, 100)
             assert f"{scale * expected.value:.{digits}f} ±" in text, f"{variant}: {metric} is not in {table}.md"
             found += 1
     assert found
