@@ -86,14 +86,15 @@ class Chart:
 
 
 def _statement(text: str, line: int) -> range:
-    """The lines of the innermost statement at a line; of one with a body, its head's."""
+    """The lines of the innermost statement at a line; of one with a body, its head's; of a function's head, all."""
     found = range(line, line + 1)
     for node in ast.walk(ast.parse(text)):  # outer ones come first
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
             body = getattr(node, "body", None)
             end = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
             if line <= end:
-                found = range(node.lineno, end + 1)
+                whole = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                found = range(node.lineno, ((node.end_lineno if whole else end) or end) + 1)
     return found
 
 

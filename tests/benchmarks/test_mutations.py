@@ -70,6 +70,7 @@ def test_a_chart_names_the_tests_that_run_a_statement(programs: tuple[ModuleType
     chart, file = programs[0].Chart(tmp_path / "chart.db"), Path("src/evenhand/sums.py")
     small, large, half = (f"tests/test_sums.py::test_{name}" for name in ("small", "large", "half"))
     assert chart.tests(file, 2, CODE) == set()  # on import alone
+    assert chart.tests(file, 7, CODE) == {small, large}  # a function's head, with what it takes if nothing is said
     assert chart.tests(file, 5, CODE) == {small, large, half}  # a fixture of the module: every test of it
     assert chart.tests(file, 8, CODE) == {small, large}
     assert chart.tests(file, 11, CODE) == {small}  # within a statement of several lines
