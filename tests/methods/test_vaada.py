@@ -324,6 +324,7 @@ def test_a_stated_share_of_every_batch() -> None:
     assert all(int((b < 10).sum()) == 2 for b in shown)
     assert set(torch.cat(shown).tolist()) == set(range(47))
     assert int((Mixed(10, 37, 8, 0.01, seed=0, rank=0, world=1).batch(0) < 10).sum()) == 1
+    assert int((Mixed(10, 37, 8, 0.99, seed=0, rank=0, world=1).batch(0) < 10).sum()) == 7  # one of the others is left
 
 
 def test_large_images_are_framed_in_their_centre(data: Data) -> None:
