@@ -277,6 +277,17 @@ def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any, net: dict[str, A
     assert float(said["loss"]) == pytest.approx(float(total), rel=1e-4)
 
 
+def test_strong_views_are_made_of_the_images_the_teacher_saw(data: Any) -> None:
+    method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9})
+    images = batches(data, "target")["target"].x
+    method.data = SimpleNamespace(strong_view=SimpleNamespace(see=lambda raw, objects, _: (raw, objects)))
+    raw, objects = method.strong(images, ["moved along"])
+    assert objects == ["moved along"]
+    for image, seen in zip(images, raw, strict=True):
+        assert seen.dtype == torch.uint8
+        torch.testing.assert_close(seen.float() / 255, image, atol=0.51 / 255, rtol=0)
+
+
 def test_the_mean_teacher_waits_and_is_what_is_judged(data: Any) -> None:
     method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9}, start=0.6)
     assert "taught" not in method.update(batches(data, "source", "target"))
