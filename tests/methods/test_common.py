@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from evenhand.errors import UserError
+from evenhand.methods import method_class
 from evenhand.methods.adapt.adversarial import DomainAdversarialSettings
 from evenhand.methods.common import Net, Optim
 from evenhand.methods.protocol import Progress
@@ -191,3 +194,14 @@ def test_an_average_warms_up_unless_the_papers_form_is_asked_for(optim: Optim) -
     left = 2 / 11 if optim == Optim(ema=0.999) else 0.999
     assert now != first
     assert float(player.judged().weight) == pytest.approx(left * first + (1 - left) * now, abs=1e-6)
+
+
+def test_a_method_of_ones_own_is_found_where_one_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script does not look there by itself."""
+    (tmp_path / "my_own_method.py").write_text("class Mine:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    assert method_class("my_own_method:Mine").__name__ == "Mine"
+    assert sys.path[-1] == ""
+    method_class("my_own_method:Mine")
+    assert sys.path.count("") == 1

@@ -226,6 +226,9 @@ def test_fidelity_is_exact_where_the_theory_is() -> None:
     wanted = [eta * gain[i, j], *(mean_recall(a) - mean_recall(c) for a, c in zip(after, before, strict=True))]
     (row,) = gain_fidelity(mean_recall, gain, x, y, W, b, pairs=[(i, j)], move=0.5)
     torch.testing.assert_close(row, torch.stack(wanted))
+    bare = pair_gain(mean_recall, F.linear(x, W).softmax(1) / 5, x, W)  # a head without bias, where none moves
+    found = gain_fidelity(mean_recall, bare, x, y, W, None, pairs=pairs, move=1e-7)
+    torch.testing.assert_close(found[:, 1], found[:, 0], rtol=1e-4, atol=1e-12)
 
 
 def test_pairs_are_spread_over_the_gains() -> None:
