@@ -517,6 +517,8 @@ def test_a_band_is_of_its_lines_colour_and_lets_others_shine_through(drawn: Call
     (band,) = found.axes.collections
     assert to_hex(band.get_facecolor()[0]).upper() == colour(1) == found.axes.lines[1].get_color()
     assert 0 < band.get_alpha() < 0.5
+    edges = sorted({round(float(y), 4) for x, y in band.get_paths()[0].vertices if x == 1})
+    assert edges == [0.5858, 3.4142]  # 2 less and more the root of 2
     assert [line.get_marker() for line in found.axes.lines] == ["o", "s"]
     assert found.axes.get_xscale() == "log"
     assert (found.axes.get_xlabel(), found.axes.get_ylabel(), found.legend) == ("rho", "%", ["a", "b"])

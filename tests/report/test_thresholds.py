@@ -666,6 +666,23 @@ def test_recalls_stand_side_by_side_and_each_group_has_its_table(tmp_path: Path)
     assert alone == [(" open", f"{title}: a")]
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("count", "shown"), [(12, " open"), (13, "")])
+def test_recalls_of_more_than_twelve_classes_are_folded(tmp_path: Path, count: int, shown: str) -> None:
+    of = {
+        "classes": [f"c{k}" for k in range(count)],
+        "train_counts": [9] * count,
+        "groups": {},
+        "recall": [1.0] * count,
+    }
+    runs = [
+        run(n, folder=tmp_path, matrix=9 * np.eye(count, dtype=int), method={"rho": i}, **of)
+        for i, n in enumerate("ab")
+    ]
+    text = str(classify.classes_section([group(r, name=r.name) for r in runs], {}))
+    assert f"<details{shown}><summary>Recalls side by side" in text
+
+
 def test_the_rows_of_a_page_are_shared_by_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(classify, "score_table", lambda _, most: asked.append(most) or Table("", (), ()))
