@@ -12,6 +12,7 @@ import torch
 from evenhand.data.sources import formats
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
+from evenhand.data.sources.paths import other_files
 from evenhand.data.sources.soundness import check
 from evenhand.data.stream import Memory
 from evenhand.errors import UserError
@@ -113,6 +114,14 @@ def test_size_and_memory_rules(tmp_path: Path) -> None:
     assert read(tmp_path, size=32, mode="L")["all"].samples.samples.shape == (2, 1, 32, 32)
     tree(tmp_path / "large", "a/1.png", side=300)
     assert read(tmp_path / "large")["all"].samples.size == 224
+
+
+def test_other_files_are_told_without_what_is_hidden_at_any_depth(tmp_path: Path) -> None:
+    root = tmp_path / ".kept" / "photos"  # where the folder itself lies does not count
+    for name in ("a/1.pdf", "a/b/2.pdf", "notes", ".DS_Store", ".git/HEAD", ".git/objects/ab/cd", "a/.b/c/3.pdf"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    assert other_files(root) == {".pdf": 2, "no extension": 1}
 
 
 def test_bad_folders_get_one_clear_line(tmp_path: Path) -> None:

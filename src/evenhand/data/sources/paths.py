@@ -45,7 +45,8 @@ def images_in(folder: Path) -> list[Path]:
 
 def other_files(folder: Path) -> dict[str, int]:
     """Visible files that are no images, by extension."""
-    files = (p for p in folder.rglob("*") if p.is_file() and not any(q.startswith(".") for q in p.parts[-2:]))
+    found = ((p, p.relative_to(folder).parts) for p in folder.rglob("*") if p.is_file())
+    files = (p for p, parts in found if not any(part.startswith(".") for part in parts))
     return dict(Counter(p.suffix.lower() or "no extension" for p in files if p.suffix.lower() not in SUFFIXES))
 
 
