@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from evenhand.data.loader import Batch, Loader
 from evenhand.data.prepared import Data, prepare_data
 from evenhand.data.settings import DataSettings
+from evenhand.errors import UserError
 from evenhand.methods.common import Optim
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier, sampling_weights
 from evenhand.pieces import losses
-from evenhand.randomness import mix
+from evenhand.pieces.mixing import mixup
+from evenhand.randomness import dice, mix
 
 pytestmark = pytest.mark.usefixtures("global_randomness_untouched")
 
@@ -140,7 +142,7 @@ def test_weights_that_hold_always_hold_from_the_first_step(data: Data) -> None:
         torch.testing.assert_close(method.weights.float(), expected.float())
 
 
-@pytest.mark.parametrize("parts", [2, 3, 16])
+@pytest.mark.parametrize("parts", [2, 3, 20])  # the last: more than images
 @pytest.mark.parametrize("settings", [*({"loss": name, **LOSSES[name]} for name in LOSSES), {"mixup": 1.0}], ids=str)
 def test_accumulation_is_the_whole_batch(data: Data, settings: dict[str, Any], parts: int) -> None:
     """Exactly the weighted mean over the batch, also where the parts are uneven in size and in class weights."""
@@ -248,6 +250,23 @@ def test_mixup_is_a_function_of_seed_and_step(data: Data) -> None:
     assert len({loss(0, 0), loss(0, 1), loss(1, 0)}) == 3
 
 
+@pytest.mark.parametrize("alpha", [0.3, 2.0])
+def test_mixed_labels_are_weighted_by_both_their_classes(data: Data, alpha: float) -> None:
+    """-sum_ik t_ik w_k log p_ik / sum_ik t_ik w_k, image by image."""
+    method = make(data, mixup=alpha, weighting="always")
+    (batch,) = batches(method, data)
+    method.schedule(at(0, 1))
+    x, target = mixup(batch.x, batch.y, alpha, dice(0, "mixup", 1, 0), 10)
+    assert float(target.amax(1).min()) < 0.95
+    raw = [(1 - 0.9999) / (1 - 0.9999**n) for n in data.counts]
+    w = [10 * r / sum(raw) for r in raw]
+    with torch.no_grad():
+        logp = copy.deepcopy(method.net).train()(x).log_softmax(1)
+    cells = [(i, k, float(target[i, k])) for i in range(len(x)) for k in range(10)]
+    expected = -sum(t * w[k] * float(logp[i, k]) for i, k, t in cells) / sum(t * w[k] for _, k, t in cells)
+    assert float(method.update({"labelled": batch})["loss"]) == pytest.approx(expected, rel=1e-4)
+
+
 def test_mixup_needs_cross_entropy() -> None:
     with pytest.raises(ValueError, match="mixup needs loss = 'ce', got 'ldam'"):
         ClassifierSettings(mixup=0.5, loss="ldam")
@@ -275,6 +294,46 @@ def test_the_feed_is_the_training_view_of_the_labelled_stream(data: Data) -> Non
     feed = make(data).feeds(data.streams)["labelled"]
     assert (feed.stream, feed.batch, feed.views, feed.weights) == ("labelled", 16, (data.train_view,), None)
     assert make(data, sampling="class-balanced").feeds(data.streams)["labelled"].weights is not None
+
+
+def test_beta_reaches_weights_and_sampling(data: Data) -> None:
+    """A class of n weighs (1 - beta) / (1 - beta^n): all together as many as there are classes, or a chance each."""
+    raw = [0.5 / (1 - 0.5**n) for n in data.counts]
+    method = make(data, weighting="always", beta=0.5)
+    method.schedule(at(0))
+    assert method.weights.tolist() == pytest.approx([10 * r / sum(raw) for r in raw], rel=1e-5)
+    feed = make(data, sampling="effective-number", beta=0.5).feeds(data.streams)["labelled"]
+    chances = [raw[k] for k in data.streams["labelled"].labels.tolist()]  # type: ignore[union-attr]
+    assert feed.weights is not None
+    assert (feed.weights / feed.weights.sum()).tolist() == pytest.approx([c / sum(chances) for c in chances], rel=1e-4)
+
+
+def test_the_rarest_are_drawn_as_often_as_their_rule_says(data: Data) -> None:
+    """square-root: a class of n is drawn with sqrt(n), so each of its samples with 1 / sqrt(n)."""
+    feed = make(data, sampling="square-root").feeds(data.streams)["labelled"]
+    chances = [data.counts[k] ** -0.5 for k in data.streams["labelled"].labels.tolist()]  # type: ignore[union-attr]
+    assert feed.weights is not None
+    assert feed.weights.tolist() == pytest.approx([c / sum(chances) for c in chances], rel=1e-5)
+
+
+def test_a_searched_radius_needs_validation_before_anything_is_trained(data: Data) -> None:
+    """These data have none."""
+    searched = ClassifierSettings.model_validate({"optim": {"name": "sam", "rho": "auto"}})
+    with pytest.raises(UserError, match="needs a validation split"):
+        LongTailClassifier.check(searched, data, ())
+    LongTailClassifier.check(ClassifierSettings.model_validate({"optim": {"name": "sam"}}), data, ())
+
+
+def test_a_given_radius_is_not_searched(data: Data) -> None:
+    method = make(data, {"name": "sam", "rho": 0.2})
+    method.refresh(at(0), data.streams)  # a search would miss validation
+    assert method.rho is None
+
+
+def test_repeated_views_follow_the_seed(data: Data) -> None:
+    picks = [make(data, repeats=2, seed=seed).feeds(data.streams)["labelled"].picks for seed in (0, 0, 1)]
+    one, again, other = (each.batch(0).tolist() for each in picks)  # type: ignore[union-attr]
+    assert (len(one), one == again, one == other) == (16, True, False)
 
 
 def test_repeated_views_stand_in_a_batch(data: Data) -> None:

@@ -87,6 +87,34 @@ def test_the_last_radius_that_validation_bears_is_picked(data: Data, monkeypatch
         assert torch.equal(a, b), key
 
 
+@pytest.mark.parametrize(("tolerance", "picked"), [(0.0, 0.0), (0.15, 0.1), (0.25, 0.2), (0.5, 0.4)])
+def test_what_a_radius_may_cost_is_the_tolerance(
+    data: Data, monkeypatch: pytest.MonkeyPatch, tolerance: float, picked: float
+) -> None:
+    """Recall is 0.9 less the radius."""
+    monkeypatch.setattr(classifier, "evaluate", Spy(fall=1.0))
+    auto = {"steps": 1, "shares": [0.1, 0.2, 0.4], "tolerance": tolerance}
+    method = make(data, {"rho_relative": True}, auto=auto)
+    method.refresh(START, data.streams)
+    assert method.rho == picked
+
+
+def test_probes_draw_the_same_numbers_whatever_the_radius(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout and the like come from torch's generator, which stands alike after each, and is left as it was."""
+    states: list[Tensor] = []
+
+    def noted(*_: Any) -> Any:
+        states.append(torch.get_rng_state())
+        return SimpleNamespace(scalars=lambda: {"mean_recall": 0.5})
+
+    monkeypatch.setattr(classifier, "evaluate", noted)
+    make(data, auto={"steps": 1, "shares": [1e-3, 1e-2]}).refresh(START, data.streams)
+    assert len(states) == 3
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[0], states[2])
+    assert not torch.equal(states[0], torch.get_rng_state())
+
+
 def test_a_search_is_no_longer_than_the_run(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy(fall=1.0)
     monkeypatch.setattr(classifier, "evaluate", spy)

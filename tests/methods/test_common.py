@@ -15,10 +15,11 @@ from evenhand.errors import UserError
 from evenhand.methods import method_class
 from evenhand.methods.adapt.adversarial import DomainAdversarialSettings
 from evenhand.methods.common import Net, Optim
-from evenhand.methods.protocol import Progress
+from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.second_stage import SecondStageSettings
 from evenhand.methods.unlabelled.csst import CSSTSettings
 from evenhand.nets import build_net
+from evenhand.nets.vit import LayerScale
 from evenhand.run.recipe import validate
 from evenhand.settings import Settings
 
@@ -119,6 +120,20 @@ def test_norms_alone_and_positions_of_texts() -> None:
         Optim(no_decay=["norm"])  # type: ignore[list-item]
 
 
+def test_every_kind_of_normalisation_is_spared() -> None:
+    net = nn.Sequential(
+        nn.BatchNorm1d(2), nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.RMSNorm(2), LayerScale(2, 0.1), nn.Linear(2, 2)
+    )
+    spared = {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias", "3.weight", "4.gamma"}
+    assert undecayed(Optim(no_decay=["norms"]), net) == spared
+
+
+def test_frozen_parameters_are_no_part_of_the_optimiser() -> None:
+    net = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
+    (group,) = Optim().player(net, seed=0).optimizer.param_groups
+    assert [tuple(p.shape) for p in group["params"]] == [(2, 3), (2,)]
+
+
 @pytest.mark.parametrize("name", ["sgd", "sam", "adam", "adamw"])
 def test_groups_learn_at_their_own_rate(name: Any) -> None:
     """Spec 07: the backbone's rate is exactly a tenth of the head's."""
@@ -156,6 +171,61 @@ def test_adam_against_the_equations(name: Any) -> None:
         m, v = 0.5 * m + 0.5 * g, 0.75 * v + 0.25 * g**2
         w = w - 0.1 * (m / (1 - 0.5**t)) / ((v / (1 - 0.75**t)).sqrt() + 0.25)
     torch.testing.assert_close(one_step(optim), w)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_against_the_equations(nesterov: bool) -> None:
+    """v <- momentum v + g + decay w, then w <- w - lr v; Nesterov: w <- w - lr (g + decay w + momentum v)."""
+    optim = Optim(name="sgd", lr=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.2)
+    w, v = torch.ones(2), torch.zeros(2)
+    for g in (torch.tensor([3.0, 4.0]), torch.tensor([0.5, -1.0])):
+        g = g + 0.2 * w
+        v = 0.5 * v + g
+        w = w - 0.1 * (g + 0.5 * v if nesterov else v)
+    torch.testing.assert_close(one_step(optim), w)
+
+
+def test_noise_has_the_size_that_was_asked_for() -> None:
+    """PGD: each number of the gradient moves by N(0, sigma^2); without a gradient the step is lr times that."""
+    layer = nn.Linear(100, 100, bias=False)
+    nn.init.zeros_(layer.weight)
+    optim = Optim(name="pgd", lr=0.5, momentum=0.0, weight_decay=0.0, sigma=0.2)
+    player = optim.player(layer, seed=0)
+    player.backward(0 * layer(torch.ones(1, 100)).sum())
+    player.step()
+    assert float(layer.weight.detach().std()) == pytest.approx(0.1, rel=0.03)
+    lpf: Any = Optim(name="lpf-sgd", lpf_gamma=0.3, lpf_parts=5).player(layer, seed=0).optimizer
+    assert (lpf.gamma, lpf.parts) == (0.3, 5)
+
+
+def test_sam_begins_with_its_radius_or_none_while_that_is_searched() -> None:
+    for rho, wanted in ((0.3, 0.3), ("auto", 0.0)):
+        optimizer: Any = Optim(name="sam", rho=rho).player(nn.Linear(2, 2), seed=0).optimizer  # type: ignore[arg-type]
+        assert optimizer.rho == wanted
+
+
+def test_memory_layout_is_as_asked_for() -> None:
+    for wanted in (True, False):
+        net = nn.Conv2d(3, 4, 3)
+        player = Optim(channels_last=wanted).player(net, seed=0)
+        assert player.net.weight.is_contiguous(memory_format=torch.channels_last) is wanted
+
+
+def test_stems_stride_and_width_reach_the_network() -> None:
+    net = Net(name="resnet8", width=4, stem_stride=2).build(3, 5)
+    found = [(m.in_channels, m.out_channels, m.stride) for m in net.modules() if isinstance(m, nn.Conv2d)]
+    assert found[0] == (5, 4, (2, 2))
+    plain = [m.stride for m in Net(name="resnet8").build(3, 5).modules() if isinstance(m, nn.Conv2d)]
+    assert plain[0] == (1, 1)
+
+
+def test_rates_that_exceed_the_base_are_refused_and_equal_ones_are_not() -> None:
+    with pytest.raises(ValidationError, match=r"warmup_lr = 0.3 and min_lr = 0.0 must not exceed lr = 0.2"):
+        Optim(lr=0.2, warmup_lr=0.3)
+    assert Optim(lr=0.2, warmup_lr=0.2, min_lr=0.2).factor(Progress(7, 2, 20)) == 1
+    assert Optim(schedule="constant", factors=[1.0]).factors == [1.0]  # lists count where they are used
+    with pytest.raises(ValidationError, match="rho_values needs 1 entries"):
+        Optim(rho_values=[0.1, 0.2])
 
 
 def test_deits_constants_are_the_defaults() -> None:
@@ -205,3 +275,48 @@ def test_a_method_of_ones_own_is_found_where_one_works(tmp_path: Path, monkeypat
     assert sys.path[-1] == ""
     method_class("my_own_method:Mine")
     assert sys.path.count("") == 1
+
+
+# time, and what a method need not have
+
+
+def test_where_training_stands() -> None:
+    at = Progress(7, 4, 20)
+    assert (at.epoch, at.time, at.epochs, at.fraction, at.measured) == (1, 1.75, 5.0, 0.35, {})
+    assert Progress(0, 4, 0).fraction == 0.0
+
+
+class Bare(Recogniser):
+    """No player, so no network."""
+
+    def feeds(self, streams: Any) -> Any:
+        return {}
+
+    def schedule(self, at: Progress) -> None: ...
+
+    def update(self, batch: Any) -> Any: ...
+
+    def state(self) -> Any: ...
+
+    def load_state(self, state: Any) -> None: ...
+
+
+def test_a_method_without_a_network_says_so() -> None:
+    method = Bare()
+    assert (method.network(), method.embeds, method.tells, method.logit_scale) == (None, False, False, 1.0)
+    assert (method.traces(), method.details(), method.experts()) == ({}, {}, {})
+    assert method.refresh(Progress(0, 1, 1), {}) is None
+    assert method.size() == 0
+    for ask in (method.predict, method.embed):
+        with pytest.raises(TypeError, match="Bare has no network: write its predict"):
+            ask(torch.zeros(1, 2))
+    with pytest.raises(TypeError, match="Bare has no domain discriminator"):
+        method.tell(torch.zeros(1, 2))
+
+
+def test_all_players_count_in_a_methods_size() -> None:
+    method = Bare()
+    method.player = Optim().player(nn.Linear(3, 2), seed=0)
+    method.other = Optim().player(nn.Linear(4, 1), seed=0)  # type: ignore[attr-defined]
+    assert method.size() == 8 + 5
+    assert method.embeds

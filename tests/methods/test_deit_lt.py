@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from evenhand.data.prepared import Data, data_of, prepare_data
 from evenhand.data.samplers import Repeated
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError
+from evenhand.methods.common import Net
 from evenhand.methods.protocol import Progress
 from evenhand.methods.recognise.classifier import ClassifierSettings, LongTailClassifier
-from evenhand.methods.recognise.deit_lt import DeiTLT, DeiTLTSettings
+from evenhand.methods.recognise.deit_lt import DeiTLT, DeiTLTSettings, fitting
 from evenhand.methods.recognise.second_stage import SecondStage, SecondStageSettings
 from evenhand.methods.recognise.teacher import Teacher, class_order
 from evenhand.pieces.losses import class_balanced_weights
@@ -303,6 +305,27 @@ def test_parts_mix_each_for_itself_and_share_one_weighted_mean(data: Data, cnn: 
     check(method, batch, LATE, hard(cnn, data, x, target, class_balanced_weights(data.counts)))
 
 
+@pytest.mark.parametrize("parts", [1, 3, 20])
+def test_what_is_logged_is_of_the_whole_batch(data: Data, cnn: Any, parts: int) -> None:
+    """Whatever the parts, of which there are no more than images; the teacher is right about half of them."""
+    method = student(data, cnn, optim={**SGD, "accumulate": parts})
+    (batch,) = batches(method, data)
+    x, rows = batch["labelled"].x, torch.arange(12)
+    label = teacher_logits(cnn, data, x).argmax(1)
+    y = torch.where(rows < 6, label, (label + 1) % K)
+    w = class_balanced_weights(data.counts)[label]
+    with torch.no_grad():
+        net: Any = copy.deepcopy(method.net).train()
+        cls, dist = net.heads(x)
+        a, b = net.tokens(x)[:, 0], net.tokens(x)[:, 1]
+    own, learnt = softmax_loss(cls, one_hot(y)).mean(), (w * softmax_loss(dist, one_hot(label))).sum() / w.sum()
+    method.schedule(LATE)
+    said = method.update({"labelled": replace(batch["labelled"], targets=(y,))})
+    found = [float(said[key]) for key in ("teacher_accuracy", "loss_cls", "loss_dist", "loss", "cosine")]
+    alike = ((a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))).mean()
+    assert found == pytest.approx([0.5, *map(float, (own, learnt, (own + learnt) / 2, alike))], rel=1e-4)
+
+
 def test_cosine_of_the_two_tokens_is_logged(data: Data, cnn: Any) -> None:
     method = student(data, cnn)
     (batch,) = batches(method, data)
@@ -319,6 +342,13 @@ def test_repeated_views_stand_in_a_batch(data: Data, cnn: Any) -> None:
     assert isinstance(feed.picks, Repeated)
     rows = feed.picks.batch(0).tolist()
     assert all(rows.count(row) == 3 for row in rows)
+    assert (len(rows), feed.batch) == (12, 12)
+    twice = student(data, cnn, repeats=2).feeds(data.streams)["labelled"].picks
+    assert isinstance(twice, Repeated)
+    assert twice.repeats == 2
+    other = student(data, cnn, repeats=3)
+    other.seed = 1
+    assert other.feeds(data.streams)["labelled"].picks.batch(0).tolist() != rows  # type: ignore[union-attr]
     assert student(data, cnn).feeds(data.streams)["labelled"].picks is None
 
 
@@ -376,6 +406,45 @@ def test_answers_come_in_the_students_order(data: Data, cnn: Any) -> None:
     turned.data = replace(cnn.data, facts=cnn.data.facts.model_copy(update={"classes": names}))
     x = torch.randn(3, data.inputs, data.side, data.side, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(Teacher(turned, data)(x), Teacher(cnn, data)(x)[:, place])
+
+
+def test_classes_that_differ_are_named_and_none_may_come_twice(data: Data, cnn: Any) -> None:
+    with pytest.raises(UserError, match=r"knows 2 classes, the student's data have 3, and they differ \(a, b, c\)"):
+        class_order(("a", "b"), ("c", "d", "e"))
+    with pytest.raises(UserError, match=r"they differ \(a name twice\)"):
+        class_order(("a", "a", "b"), ("a", "b", "a"))
+    assert class_order(("b", "c", "a"), ("a", "b", "c")).tolist() == [2, 0, 1]
+    assert not Teacher(cnn, data).antialias
+
+
+def test_a_teacher_of_other_samples_is_refused(data: Data, cnn: Any) -> None:
+    vectors = copy.copy(cnn)
+    vectors.data = replace(cnn.data, facts=cnn.data.facts.model_copy(update={"kind": "vectors"}))
+    with pytest.raises(UserError, match="the teacher's kind of samples: vectors, the student's: images"):
+        Teacher(vectors, data)
+
+
+# the student's network
+
+
+def test_positions_are_learned_for_the_images_at_hand() -> None:
+    """Patches are 4 pixels wide in vit-tiny and 16 in all others, unless the recipe says otherwise."""
+
+    def images(side: int, kind: str = "images") -> Any:
+        return SimpleNamespace(side=side, facts=SimpleNamespace(kind=kind))
+
+    assert fitting(Net(name="vit-tiny"), images(20)).size == 20
+    assert fitting(Net(name="vit-b16"), images(48)).size == 48
+    assert fitting(Net(name="vit-b16", patch=10), images(20)).size == 20
+    assert fitting(Net(name="vit-b16", size=32), images(48)).size == 32  # those of the weights at hand
+    assert fitting(Net(name="resnet8"), images(7)) == Net(name="resnet8")
+    for net, given, said in (
+        (Net(name="vit-b16"), images(20), "images of 20 x 20 .* patches of 16: .* such as to 32"),
+        (Net(name="vit-tiny"), images(22), "images of 22 x 22 .* patches of 4: .* such as to 24"),
+        (Net(name="vit-b16"), images(48, "vectors"), "cannot be cut into patches"),
+    ):
+        with pytest.raises(UserError, match=said):
+            fitting(net, given)
 
 
 # read-outs

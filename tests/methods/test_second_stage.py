@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +183,49 @@ def test_classes_are_drawn_evenly(data: Data, first: LongTailClassifier) -> None
     assert feed.weights is not None
     mass = torch.zeros(10).double().index_add(0, labels, feed.weights.double())
     torch.testing.assert_close(mass / mass.sum(), torch.full((10,), 0.1).double())
+
+
+def test_samples_are_seen_as_the_first_stage_saw_them(first: LongTailClassifier) -> None:
+    other = prepare_data(DataSettings(set="shapes", n_max=12, imbalance=10, normalise=[[0.1] * 3, [2.0] * 3]))
+    method = make(other, first, "crt")
+    assert method.data.eval_view is first.data.eval_view
+    feed = method.feeds(other.streams)["labelled"]
+    assert (feed.stream, feed.batch, feed.views) == ("labelled", 16, (first.data.train_view,))
+
+
+def test_the_learning_rate_follows_its_schedule(data: Data, first: LongTailClassifier) -> None:
+    """By default a cosine from 0.05, epoch by epoch."""
+    method = make(data, first, "crt")
+    for step, epoch in ((0, 0), (4, 2), (5, 2), (9, 4)):
+        method.schedule(Progress(step, 2, 10))
+        (group,) = method.player.optimizer.param_groups
+        assert group["lr"] == pytest.approx(0.05 * 0.5 * (1 + math.cos(math.pi * epoch / 5)))
+
+
+def test_a_step_is_sgd_on_the_head(data: Data, first: LongTailClassifier) -> None:
+    """w <- w - lr (gradient of the mean cross-entropy + decay w), at the first step of momentum."""
+    method = make(data, first, "crt", optim={"lr": 0.3, "schedule": "constant", "weight_decay": 0.01})
+    feed = method.feeds(data.streams)["labelled"]
+    (batch,) = Loader(data.streams["labelled"], feed, seed=0, device=CPU).iterate(0, 1)
+    net = copy.deepcopy(method.net).eval()
+    w, features = net.head.weight.detach().clone(), net.features(batch.x).detach()
+    error = net.head(features).softmax(1).detach() - nn.functional.one_hot(batch.y, 10)
+    train(method, data, 1)
+    wanted = w - 0.3 * (error.T @ features / len(features) + 0.01 * w)
+    torch.testing.assert_close(method.net.head.weight.detach(), wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rule", "size"), [("crt", 170), ("lws", 10), ("mislas", 180), ("tau-norm", 170)])
+def test_what_may_learn(data: Data, first: LongTailClassifier, rule: str, size: int) -> None:
+    """Ten classes of sixteen features: a linear layer of 170 numbers, ten scales."""
+    assert make(data, first, rule).size() == size
+
+
+def test_other_counts_are_refused(data: Data, first: LongTailClassifier) -> None:
+    counts = [*data.counts[:-1], data.counts[-1] + 1]
+    other = replace(data, facts=data.facts.model_copy(update={"counts": counts}))
+    with pytest.raises(UserError, match="the first run was trained on other class counts"):
+        make(other, first, "crt")
 
 
 def test_training_lowers_the_loss(data: Data, first: LongTailClassifier) -> None:

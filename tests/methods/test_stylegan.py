@@ -14,6 +14,7 @@ from torch import Tensor
 from evenhand import parallel
 from evenhand.data.prepared import Data
 from evenhand.errors import UserError
+from evenhand.methods.generate import stylegan
 from evenhand.methods.generate.stylegan import NoisyTwins, StyleGAN2
 from evenhand.methods.generate.stylegan_tables import check_style, side_of
 from evenhand.methods.protocol import Progress
@@ -22,6 +23,7 @@ from evenhand.nets.stylegan2 import Discriminator, Generator, Noise
 from evenhand.pieces.spectral import conditional_parameters
 from evenhand.pieces.stylegan import agreement, average_decay
 from evenhand.pieces.twins import cross_correlation
+from evenhand.randomness import dice
 from evenhand.tasks.generate import GENERATE
 from helpers import batches, seeded
 from methods.test_stylegan_step import BASE, CONTRAST, NET, STEPS, TWINS, build, data, judge, judge_of, run, unframed
@@ -197,6 +199,34 @@ def test_path_penalty_has_the_running_means_gradient(data: Data, judge: LongTail
     assert float(gan.path_mean) == pytest.approx(float(mean.detach()), rel=1e-5)
 
 
+@pytest.mark.parametrize(("batch", "half"), [(1, 1), (2, 1), (5, 2)])
+def test_path_lengths_are_of_half_a_batch_and_at_least_one_image(
+    batch: int, half: int, data: Data, judge: LongTailClassifier
+) -> None:
+    gan, counted = build(data, judge), []
+    gan.styles = lambda count: counted.append(count) or StyleGAN2.styles(gan, count)
+    gan.path_penalty(batch)
+    assert counted == [half]
+
+
+def test_processes_take_their_parts_of_the_probe_of_path_lengths(
+    data: Data, judge: LongTailClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of both processes, then a random image of each of them, divided by the side of the images."""
+    gan, probes = build(data, judge, condition="none"), []
+    monkeypatch.setattr(stylegan, "path_lengths", lambda _, __, probe: probes.append(probe) or torch.ones(len(probe)))
+    monkeypatch.setattr(parallel, "world", lambda: 2)
+    monkeypatch.setattr(parallel, "total", lambda x: x)
+    for rank in (0, 1):
+        monkeypatch.setattr(parallel, "rank", lambda rank=rank: rank)
+        gan.noise = seeded(3)
+        gan.path_penalty(4)
+    chance = seeded(3)
+    torch.randn(4, 6, generator=chance)
+    joint = torch.randn(4, 3, 32, 32, generator=chance) / 32
+    torch.testing.assert_close(torch.cat(probes), joint)
+
+
 # drawing and saving
 
 
@@ -368,6 +398,23 @@ def test_z_sensitivity_is_small_when_styles_ignore_z(data: Data, judge: LongTail
     assert "z_sensitivity" not in build(data, judge, condition="none").traces()
 
 
+def test_latents_are_as_many_styles_of_each_class_of_the_averaged_mapping(
+    data: Data, judge: LongTailClassifier
+) -> None:
+    gan = build(data, judge, twins=TWINS)
+    w, labels = gan.latents()
+    assert labels.bincount().tolist() == [32] * 10
+    z = torch.randn(320, 6, generator=dice(5, "latents"))
+    expected = [gan.generator.average.eval().mapping(z[i : i + 1], labels[i : i + 1])[0, 0] for i in (0, 1, 150, 319)]
+    torch.testing.assert_close(w[[0, 1, 150, 319]], torch.stack(expected).detach())
+    whole = sum(float((w[:, j] - w[:, j].mean()).square().mean()) for j in range(6))
+    own = w[labels == 9]
+    share = sum(float((own[:, j] - own[:, j].mean()).square().mean()) for j in range(6)) / whole
+    assert gan.details()["z_sensitivity"][9] == pytest.approx(share, rel=1e-4)
+    assert gan.traces()["z_sensitivity"] == pytest.approx(sum(gan.details()["z_sensitivity"]) / 10)
+    assert build(data, judge, condition="none").latents() is None
+
+
 def test_sizes_of_embeddings_are_told_for_both_players(data: Data, judge: LongTailClassifier) -> None:
     gan = build(data, judge)
     shift = torch.arange(10.0)
@@ -407,6 +454,25 @@ def test_sizes_that_are_no_power_of_two(data: Data) -> None:
     check_style(StyleGAN2.table(**BASE, pad=True), odd, ["annotator"])
     assert "crop them" in refused(facts(data, size=(32, 16)))
     assert "method.net.base = 8 leaves no channels at 32 pixels" in refused(data, net=NET | {"base": 8})
+
+
+def test_a_framed_side_needs_as_many_channels(data: Data) -> None:
+    odd = facts(data, size=(28, 28))
+    assert refused(odd, pad=True, net=NET | {"base": 31}) == (
+        "method.net.base = 31 leaves no channels at 32 pixels: use at least 32"
+    )
+    check_style(StyleGAN2.table(**BASE | {"net": NET | {"base": 32}}, pad=True), odd, ["annotator"])
+    small = facts(data, size=(4, 4))  # a power of two, but too small
+    assert refused(small).startswith("images are 4 pixels a side")
+    check_style(StyleGAN2.table(**BASE), facts(data, size=(8, 8)), ["annotator"])
+
+
+def test_what_are_no_images_is_told_as_such(data: Data) -> None:
+    assert "the samples are texts or vectors" in refused(facts(data, size=[], kind="vectors"))
+
+
+def test_two_classes_can_be_conditioned_on(data: Data) -> None:
+    check_style(StyleGAN2.table(**BASE), facts(data, classes=("a", "b"), counts=[6, 6]), ["annotator"])
 
 
 def test_one_class(data: Data) -> None:
@@ -477,6 +543,11 @@ def test_a_checkpoint_with_other_sizes_or_layers(
 def test_class_terms_need_classes(table: str, what: str) -> None:
     with pytest.raises(ValueError, match=f"{what} acts on class embeddings: set condition to projection"):
         StyleGAN2.table(condition="none", **{table: {}})
+    for some in ({"sigma": 0.0}, {"strength": 0.0}) if table == "twins" else ():
+        with pytest.raises(ValueError, match="NoisyTwins acts on class embeddings"):
+            StyleGAN2.table(condition="none", twins=some)
+    none = {"sigma": 0.0, "strength": 0.0} if table == "twins" else {"strength": 0.0}
+    assert StyleGAN2.table(condition="none", **{table: none}).condition == "none"
 
 
 def test_ada_can_be_switched_off(data: Data, judge: LongTailClassifier) -> None:

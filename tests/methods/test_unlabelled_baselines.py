@@ -85,6 +85,31 @@ def test_abc_masks_frequent_classes_in_the_second_head(data: Data) -> None:
     check_step(method, batch, net, labelled + balanced + 0.7 * (consistency + agreeing))
 
 
+def test_abc_logs_its_terms(data: Data) -> None:
+    """Both heads' labelled losses, both heads' consistency, and of the second head's labelled loss what was left."""
+    method = make("abc", data, unlabelled_weight=0.7, loss="la")
+    (batch,) = batches(method, data)
+    net, features = seen(method, batch)
+    y = batch["labelled"].y
+    _, consistency = fixmatch_losses(net.plain, features, y)
+    counts = torch.tensor(data.counts).float()
+    labelled = cross_entropy(net.plain(features[0]) + (counts / counts.sum()).log(), y)
+    keep = 1 - 0.6 * (1 - counts.min() / counts)
+    first, weak, strong = (net.head(f).detach() for f in features)
+    probs = weak.softmax(1)
+    guess = probs.argmax(1)
+    mask = torch.rand(8, generator=dice(0, "abc", "labelled", 3)) < keep[y]
+    sure = (torch.rand(16, generator=dice(0, "abc", "unlabelled", 3)) < keep[guess]) & (probs.amax(1) >= 0.12)
+    balanced = (mask * cross_entropy(first, y, reduction="none")).mean()
+    agreeing = (sure * cross_entropy(strong, guess, reduction="none")).mean()
+    said = {key: float(value) for key, value in method.update(batch).items()}
+    kept = float((net.plain(features[1]).softmax(1).amax(1) >= 0.12).float().mean())
+    terms = (labelled + balanced, consistency + agreeing, balanced)
+    wanted = dict(zip(("labelled_loss", "consistency_loss", "balanced_loss"), (t.item() for t in terms), strict=True))
+    whole = wanted["labelled_loss"] + 0.7 * wanted["consistency_loss"]
+    assert said == pytest.approx(wanted | {"kept": kept, "loss": whole}, rel=1e-4)
+
+
 def test_abc_masks_nothing_at_first_and_most_at_the_end(data: Data) -> None:
     method = make("abc", data)
     everyone = torch.arange(10).repeat(4000)
@@ -126,6 +151,58 @@ def test_cossl_trains_its_classifier_on_enhanced_features_alone(data: Data) -> N
     check_step(method, batch, net, labelled + consistency + cross_entropy(net.head(torch.stack(rows)), y))
     shares = torch.bincount(torch.cat([b["balanced"].y for b in batches(method, data, 60)]), minlength=10) / 480
     assert float(shares.min()) > 0.05  # each class a tenth, though counts go from 12 to 1
+
+
+def test_cossl_takes_features_of_the_average_and_draws_by_step_and_seed(data: Data) -> None:
+    """Once the average differs from the network that learns, which other than in eval mode sees neither side."""
+    method = make("cossl", data)
+    for p in method.player.average.parameters():
+        p.data = p.data + 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
+    (batch,) = batches(method, data)
+    y = batch["balanced"].y
+    with torch.no_grad():
+        encoder, head = copy.deepcopy(method.player.average).eval(), copy.deepcopy(method.net.head)
+        own, others = (encoder.features(batch[name].x) for name in ("balanced", "unlabelled"))
+        wanted = cross_entropy(head(method.enhanced(own, y, others)), y)
+    assert float(method.update(batch)["classifier_loss"]) == pytest.approx(float(wanted), rel=1e-4)
+    mixes = []
+    for step, seed in ((3, 0), (4, 0), (3, 1)):
+        method.schedule(Progress(step, 2, 5))
+        method.seed = seed
+        mixes.append(method.enhanced(own, y, others))
+    assert not torch.equal(mixes[0], mixes[1])
+    assert not torch.equal(mixes[0], mixes[2])
+
+
+def test_cossl_mixes_the_rarest_most_and_the_largest_never(data: Data) -> None:
+    """A class of n is mixed with probability 1 - n / largest; what is kept is uniform from 0.2 to 1."""
+    method = make("cossl", data, least_kept=0.2)
+    y = torch.arange(10).repeat(2000)
+    kept = method.enhanced(torch.ones(len(y), 1), y, torch.zeros(3, 1))[:, 0].view(-1, 10)  # the share itself
+    assert (kept < 1).float().mean(0).tolist() == pytest.approx([1 - n / 12 for n in data.counts], abs=0.04)
+    mixed = kept[kept < 1]
+    assert (float(mixed.min()), float(mixed.mean())) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.6, abs=0.01))
+    partners = method.enhanced(torch.zeros(len(y), 1), y, torch.tensor([[1.0], [10.0], [100.0]])) / (
+        1 - method.enhanced(torch.ones(len(y), 1), y, torch.zeros(3, 1))
+    ).clamp_min(1e-9)
+    drawn = [float((partners.round() == value).float().mean()) for value in (1, 10, 100)]
+    assert drawn == pytest.approx([sum(drawn) / 3] * 3, abs=0.02)  # each alike
+
+
+def test_cossls_balanced_feed(data: Data) -> None:
+    feed = make("cossl", data).feeds(data.streams)["balanced"]
+    assert (feed.stream, feed.batch, feed.views) == ("labelled", 8, (data.train_view,))
+    labels = data.streams["labelled"].labels
+    mass = torch.zeros(10).double().index_add(0, labels, feed.weights.double())  # type: ignore[arg-type, union-attr]
+    torch.testing.assert_close(mass / mass.sum(), torch.full((10,), 0.1).double())
+
+
+def test_daso_begins_with_even_shares_and_no_means(data: Data) -> None:
+    method = make("daso", data)
+    assert method.shares.tolist() == [pytest.approx(0.1)] * 10
+    assert not method.means.any()
+    said = method.update(batches(method, data)[0])
+    assert {"loss", "labelled_loss", "consistency_loss", "kept", "alignment_loss"} == said.keys()
 
 
 def test_daso_blends_pseudo_labels_and_aligns(data: Data) -> None:
@@ -173,6 +250,9 @@ def test_options_that_would_be_ignored_are_refused() -> None:
         ("daso", {"align": True}, "DASO makes its own hard pseudo-labels"),
         ("daso", {"consistency": "uda"}, "DASO makes its own hard pseudo-labels"),
         ("daso", {"thresholds": "flexmatch"}, "DASO makes its own hard pseudo-labels"),
+        ("daso", {"refine": "labelled"}, "DASO makes its own hard pseudo-labels"),
+        ("daso", {"one_pass": False}, "DASO makes its own hard pseudo-labels"),
+        ("daso", {"unlabelled_weight": 0.0}, "DASO makes its own hard pseudo-labels"),
     ):
         with pytest.raises(ValueError, match=said):
             method_class(name).table.model_validate({"name": name, **settings})

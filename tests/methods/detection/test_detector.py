@@ -12,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand import parallel
 from evenhand.data.loader import Batch
 from evenhand.data.scenes import prepare_scenes
 from evenhand.data.settings import DataSettings
 from evenhand.data.target import Found
+from evenhand.errors import UserError
 from evenhand.methods import method_class
+from evenhand.methods.adapt.da_faster import ImageHead, InstanceHead
 from evenhand.methods.adapt.detector import Sampler
 from evenhand.methods.protocol import Progress
 from evenhand.randomness import dice
@@ -109,6 +112,8 @@ def test_a_step_descends_the_four_losses_that_torchvision_computes(data: Any, ne
     said = method.update(batch)
     assert float(said["loss"]) == pytest.approx(float(total), rel=1e-5)
     assert float(said["rpn_class"]) == pytest.approx(float(found["loss_objectness"]), rel=1e-5)
+    assert float(said["rpn_box"]) == pytest.approx(float(found["loss_rpn_box_reg"]), rel=1e-4, abs=1e-7)
+    assert float(said["roi_class"]) == pytest.approx(float(found["loss_classifier"]), rel=1e-5)
     assert float(said["roi_box"]) == pytest.approx(float(found["loss_box_reg"]), rel=1e-4, abs=1e-7)
     steps = [
         step for step, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad
@@ -292,6 +297,39 @@ def test_the_mean_teacher_waits_and_is_what_is_judged(data: Any) -> None:
     method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9}, start=0.6)
     assert "taught" not in method.update(batches(data, "source", "target"))
     assert method.player.judged() is method.player.average
+    method.schedule(Progress(6, 10, 10))
+    three = [Found(torch.tensor([[4.0, 4.0, 20.0, 20.0]] * n), torch.zeros(n, dtype=torch.int64)) for n in (2, 1)]
+    method.believed = lambda _: three
+    said = method.update(batches(data, "source", "target"))
+    assert "taught" in said
+    assert float(said["believed"]) == 1.5  # boxes of an image
+
+
+def test_the_mean_teacher_sees_the_target_plainly_and_needs_an_average(data: Any) -> None:
+    method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9})
+    feeds = method.feeds(data.streams)
+    assert [(key, feed.stream, feed.batch) for key, feed in feeds.items()] == [
+        ("source", "source", 2),
+        ("target", "target", 2),
+    ]
+    assert (feeds["source"].views, feeds["target"].views) == ((data.strong_view,), (data.eval_view,))
+    method.settings = method.settings.model_copy(
+        update={"optim": method.settings.optim.model_copy(update={"ema": None})}
+    )
+    with pytest.raises(UserError, match=r"set method.optim.ema"):
+        method.feeds(data.streams)
+
+
+def test_strong_views_are_drawn_by_step_and_process(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, drawn = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9}), []
+    view = SimpleNamespace(see=lambda raw, _, chance: drawn.append(float(torch.rand((), generator=chance))) or (raw, _))
+    method.data = SimpleNamespace(strong_view=view)
+    for step, rank in ((1, 0), (1, 0), (2, 0), (1, 1)):
+        monkeypatch.setattr(parallel, "rank", lambda rank=rank: rank)
+        method.schedule(Progress(step, 10, 10))
+        method.strong([], [])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3
 
 
 def test_detections_fall_in_score_and_count_classes_from_zero(data: Any) -> None:
@@ -314,6 +352,8 @@ def test_domain_heads_start_as_published(data: Any) -> None:
     spreads = [float(layer.weight.std()) for layer in (heads.image.first, *heads.instance.layers)]
     assert spreads == pytest.approx([0.001, 0.01, 0.01, 0.05], rel=0.15)
     assert heads.image.first.out_channels == 300
+    assert float(heads.image.last.weight.std()) == pytest.approx(0.001, rel=0.15)
+    assert all(not layer.bias.any() for layer in (heads.image.first, heads.image.last, *heads.instance.layers))
     heads.train()
     x = torch.ones(4, heads.instance.layers[0].in_features)
     assert not torch.equal(heads.instance(x), heads.instance(x))  # dropout
@@ -322,6 +362,81 @@ def test_domain_heads_start_as_published(data: Any) -> None:
     for layer in heads.instance.layers[:-1]:
         expected = F.relu(layer(expected))
     assert torch.equal(heads.instance(x), heads.instance.layers[-1](expected)[:, 0])
+
+
+def test_half_of_what_tells_regions_apart_is_dropped_in_training() -> None:
+    """Twice, each time doubling what stays: sums over five numbers that are 0 or 4, in evaluation all 1."""
+    head = InstanceHead(5, 5)
+    with torch.no_grad():
+        for layer in head.layers[:2]:
+            layer.weight.copy_(torch.eye(5))
+        head.layers[2].weight.fill_(1.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dropped = head.train()(torch.ones(400, 5)).detach()
+    assert set(dropped.tolist()) <= {0.0, 4.0, 8.0, 12.0, 16.0, 20.0}
+    assert float(dropped.mean()) == pytest.approx(5, abs=0.5)
+    assert head.eval()(torch.ones(3, 5)).tolist() == [5.0, 5.0, 5.0]
+    maps = ImageHead(2, 3)
+    with torch.no_grad():
+        maps.first.weight.fill_(-1.0)
+        maps.first.bias.fill_(3.0)
+        maps.last.weight.fill_(1.0)
+    x = torch.tensor([0.5, 4.0]).view(1, 1, 1, 2).expand(1, 2, 1, 2)
+    assert maps(x).flatten().tolist() == [6.0, 0.0]  # three times ReLU(3 - 2 x)
+
+
+def test_both_players_of_da_faster_follow_the_schedule(data: Any) -> None:
+    method = built("da-faster", data, hidden=6)
+    for step, lr in ((0, 0.01), (7, 0.01), (8, 0.001)):
+        method.schedule(Progress(step, 10, 10))
+        for player in (method.player, method.adversary):
+            assert [group["lr"] for group in player.optimizer.param_groups] == pytest.approx([lr])
+    assert method.sam.rho == 0.15
+
+
+def test_da_faster_feeds_both_domains_alike(data: Any) -> None:
+    for views, view in (("weak", data.train_view), ("strong", data.strong_view)):
+        feeds = built("da-faster", data, hidden=6, views=views).feeds(data.streams)
+        assert [(key, feed.stream, feed.batch, feed.views) for key, feed in feeds.items()] == [
+            ("source", "source", 2, (view,)),
+            ("target", "target", 2, (view,)),
+        ]
+
+
+def test_without_any_domain_term_da_faster_is_the_detector(data: Any) -> None:
+    off = {"image": False, "instance": False, "consistency": False}
+    batch = batches(data, "source", "target")
+    plain, adapted = built("detector", data), built("da-faster", data, hidden=6, **off)
+    adapted.net.load_state_dict(plain.net.state_dict())
+    said = [method.update(batch) for method in (plain, adapted)]
+    assert said[0].keys() == said[1].keys()
+    assert float(said[0]["loss"]) == float(said[1]["loss"])
+
+
+def test_a_detector_of_one_domain_is_fed_labelled_scenes(data: Any) -> None:
+    method = built("detector", data)
+    feeds = method.feeds({"labelled": data.streams["source"]})
+    assert [(key, feed.stream, feed.batch) for key, feed in feeds.items()] == [("labelled", "labelled", 2)]
+    rows = batches(data, "source")["source"]
+    images, objects = method.labelled({"labelled": rows})
+    assert images is rows.x
+    assert [len(found.labels) for found in objects] == [len(found.needed.labels) for found in rows.y]
+
+
+def test_regions_are_sampled_by_step_and_place_in_the_joint_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process's first image is the second one of a single process."""
+    like, row = SimpleNamespace(batch_size_per_image=8, positive_fraction=0.25), torch.zeros(100, dtype=torch.int64)
+
+    def taken(seed: int, step: int, rank: int, images: int) -> list[list[int]]:
+        monkeypatch.setattr(parallel, "rank", lambda: rank)
+        sampler = Sampler(SimpleNamespace(seed=seed, at=Progress(step, 1, 9)), like)  # type: ignore[arg-type]
+        return [mask.nonzero().flatten().tolist() for mask in sampler([row] * images)[1]]
+
+    first, second = taken(0, 3, 0, 2)
+    assert first != second
+    assert taken(0, 3, 1, 1) == [second]
+    assert first not in (taken(0, 4, 0, 1)[0], taken(1, 3, 0, 1)[0])
 
 
 def test_regions_of_every_class_are_taken_and_ignored_ones_never() -> None:

@@ -53,12 +53,14 @@ class MME(Recogniser):
             net = Bottlenecked(net, s.bottleneck, K, linear=True)
         net.head = make_head("cosine", net.num_features, K)  # type: ignore[misc]
         self.net, self.logit_scale = net.to(device), 1 / s.temperature
-        inside = set(self.net.backbone.parameters()) if isinstance(self.net, Bottlenecked) else set()
+        inside = set(self.net.parameters()) - set(self.net.head.parameters())
+        if isinstance(self.net, Bottlenecked):
+            inside = set(self.net.backbone.parameters())
         groups = [
             {"params": [p for p in self.net.parameters() if p in inside], "lr_factor": s.backbone_rate},
             {"params": [p for p in self.net.parameters() if p not in inside], "lr_factor": 1.0},
         ]
-        self.player = s.optim.player(self.net, seed=seed, groups=[group for group in groups if group["params"]])
+        self.player = s.optim.player(self.net, seed=seed, groups=groups)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         return two_feeds(self.settings, streams, self.settings.batch, self.data.train_view, self.seed)
