@@ -81,7 +81,9 @@ def test_every_number_of_the_table_reaches_the_aim() -> None:
         assert (aim.metric, aim.groups, aim.cover, aim.cover_groups) == (metric, None, False, None)
 
 
-@pytest.mark.parametrize(("tail", "cut"), [(0.1, 9), (0.01, 9), (0.25, 7), (0.3, 7), (0.8, 2), (0.95, 1), (0.999, 1)])
+@pytest.mark.parametrize(
+    ("tail", "cut"), [(0.1, 9), (0.01, 9), (1e-12, 9), (0.25, 7), (0.3, 7), (0.8, 2), (0.95, 1), (0.999, 1)]
+)
 def test_head_and_tail_have_a_class_at_least(tail: float, cut: int) -> None:
     """As many rare classes as ``tail`` of all, rounded up; 0.8 of ten are eight, though 1 - 0.8 is less than 0.2."""
     aim = aim_of(SelMixSettings(objective="min-head-tail-recall", tail=tail), classes(*range(20, 10, -1)))
