@@ -87,6 +87,20 @@ def test_a_needed_recipe_has_these_samples_and_an_annotator_all_of_them(tiny: Ma
     assert needed_recipe("first", need, recipe, smoke=True).method != other.method
 
 
+def test_what_a_need_sets_brings_the_defaults_that_follow_from_it(tiny: Make) -> None:
+    need = Need(recipe="adapt", set={"method.adversary": "mdd", "data.augment": [], "run.seed": 7})
+    other, written = needed_recipe("first", need, tiny()), load_recipe("adapt", ["method.adversary=mdd"])
+    assert other.method == written.method
+    assert other.method.reversal.high == 0.1
+    assert (other.data.set, other.data.augment, other.run.seed) == ("shapes", [], 7)
+
+
+def test_a_needed_recipe_has_no_expectations_of_other_data(tiny: Make) -> None:
+    need = Need(recipe="fashion-lt:ce-drw")
+    assert load_recipe(need.recipe).expect
+    assert not needed_recipe("first", need, tiny()).expect
+
+
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("copied", [True, False])
 def test_a_run_holds_what_it_needed_once_both_are_saved(tmp_path: Path, own: bool, copied: bool) -> None:

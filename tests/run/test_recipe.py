@@ -88,6 +88,16 @@ def test_trap_10_a_later_override_wins(layers: Path) -> None:
     assert load_recipe(layers, ["run.seed=1", "run.seed=2"]).run.seed == 2
 
 
+def test_a_table_that_is_set_changes_the_keys_it_names(layers: Path, tmp_path: Path) -> None:
+    base = load_recipe(f"{layers}:sam")
+    said = load_recipe(f"{layers}:sam", ["method.optim={weight_decay = 5e-4}", "method.optim={momentum = 0.5}"])
+    assert said.method.optim == base.method.optim.model_copy(update={"weight_decay": 5e-4, "momentum": 0.5})
+    assert load_recipe(layers, {"run": {"folder": str(tmp_path), "epochs": 1}}).run == base.run.model_copy(
+        update={"folder": str(tmp_path), "epochs": 1}
+    )
+    assert load_recipe(layers, ["method.optim={}"]).method.optim.lr == 0.1, "an empty one empties the recipe's"
+
+
 @pytest.mark.parametrize("word", ["false", "False", " false"])
 def test_trap_10_false_means_false(layers: Path, word: str) -> None:
     assert load_recipe(layers).run.tensorboard is True

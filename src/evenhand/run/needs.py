@@ -15,7 +15,8 @@ from evenhand.errors import UserError
 from evenhand.methods.protocol import Method
 from evenhand.run.folder import told_streams
 from evenhand.run.opening import OpenRun, copy_model, holds_need, open_run
-from evenhand.run.recipe import Need, Recipe, load_recipe, smoke_recipe
+from evenhand.run.recipe import Need, Recipe, load_recipe
+from evenhand.run.tables import flatten
 
 VIEWS = ("augment", "strong", "normalise", "enlarge", "frame")  # how a needed run sees samples: its own affair
 HERE = ("device", "threads", "workers", "batchnorm", "tensorboard", "progress")  # of the machine, not of the run
@@ -80,13 +81,21 @@ def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False)
 
     An annotator judges: it learns from all there is of every class, and is the same for all seeds.
     """
-    other = (smoke_recipe if smoke else load_recipe)(need.recipe)
+    cut = flatten(load_recipe(need.recipe).smoke) if smoke else {}
+    data_set = {key: value for key, value in need.set.items() if key.startswith("data.")}
+    run_set = {key: value for key, value in need.set.items() if key.startswith("run.")}
+    # Set before defaults are filled in, of which some follow from others: a learning rate from adversary = "mdd".
+    other = load_recipe(need.recipe, cut | {key: need.set[key] for key in need.set.keys() - data_set.keys()})
     judges = name == "annotator"
     data: Any = {key: getattr(other.data, key) for key in VIEWS} | (WHOLE if judges else {})
     here = {key: getattr(recipe.run, key) for key in HERE} | {"resume": True, "seed": 0 if judges else recipe.run.seed}
     other = other.model_copy(
-        update={"data": recipe.data.model_copy(update=data), "run": other.run.model_copy(update=here)}
-    ).changed(need.set)
+        update={
+            "data": recipe.data.model_copy(update=data),
+            "run": other.run.model_copy(update=here),
+            "expect": {},  # of its own data
+        }
+    ).changed(data_set | run_set)
     stem = re.sub(r"[^\w.]+", "-", need.recipe)
     folder = Path(recipe.run.folder).parent / "needs" / f"{stem}-{other.digest()[:8]}"
     return other.model_copy(update={"run": other.run.model_copy(update={"folder": str(folder)})})

@@ -18,17 +18,8 @@ from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.settings import Cycles, Run
-from evenhand.run.tables import (
-    explained as explained,
-)
-from evenhand.run.tables import (
-    flatten,
-    merge,
-    parse_override,
-    put,
-    to_toml,
-    without_expectations,
-)
+from evenhand.run.tables import explained as explained
+from evenhand.run.tables import flatten, merge, named, parse_override, put, to_toml, without_expectations
 from evenhand.settings import WITHOUT_EFFECT, Settings
 
 
@@ -137,7 +128,8 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
     if ":" in name and not Path(name).exists():
         name, _, variant = name.rpartition(":")
     tree = _read(name)
-    changes = dict(overrides if isinstance(overrides, Mapping) else (parse_override(text) for text in overrides))
+    given = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
+    changes = {inner: value for key, table in given for inner, value in named(key, table)}
     _check_tables(changes, "--set")
     if variant:
         known = tree.get("variants", {})

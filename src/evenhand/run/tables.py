@@ -26,6 +26,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def named(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What setting a table sets: the keys it names. One with a dot in a key, or an empty one, is itself a value."""
+    if isinstance(value, Mapping) and value and not any("." in inner for inner in value):
+        for inner, part in value.items():
+            yield from named(f"{key}.{inner}", part)
+    else:
+        yield key, value
+
+
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Nested dicts, ``over`` winning; an empty dict empties the one below."""
     merged = dict(under)
