@@ -159,6 +159,10 @@ def test_a_copy_made_later_is_the_same_data(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.png", (1, 1))
     assert list(scenes.identity()) == before
     assert list(scenes.identity(dated=True)) != dated
+    content = bytearray((tmp_path / "a.png").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "a.png").write_bytes(content)
+    assert list(scenes.identity()) != before, "the same length, another content"
 
 
 @pytest.mark.parametrize(("changed", "said"), [

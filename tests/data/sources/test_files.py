@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pickle
 import shutil
 from pathlib import Path
@@ -422,10 +423,33 @@ def test_an_identity_tells_frames_names_and_dates(tmp_path: Path) -> None:
     paths = [save_picture(tmp_path / "x" / f"{i}.png", 20, 30, i) for i in range(2)]
     said = [part.decode().split("\0") for part in Files(paths, size=16).identity()]
     assert said[0] == ["16 16 RGB"]
-    assert said[1] == ["/0.png", str(paths[0].stat().st_size), ""]
+    content = paths[0].read_bytes()
+    assert said[1] == ["/0.png", str(len(content)), hashlib.blake2b(content, digest_size=8).hexdigest()]
     assert next(iter(Files(paths, size=16, mode="L", frame="pad").identity())) == b"16 16 Lpad"
     dated = [part.decode().split("\0") for part in Files(paths, size=16).identity(dated=True)]
     assert dated[1][2] == str(paths[0].stat().st_mtime_ns)
     read = Files(["a", "b"], size=16, reader=lambda _: pytest.fail("opened"))
     assert list(read.identity()) == [b"16 16 RGB", b"a", b"b"]
     assert read.path(0) is None
+
+
+def test_a_replaced_file_of_the_same_length_is_another_one_and_a_copy_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uncompressed pictures are all of one length: swapped between classes, they were taken for the same."""
+    paths = [save_picture(tmp_path / "x" / f"{i}.bmp", 120, 120, i) for i in range(4)]
+    before = list(Files(paths, size=96).identity())
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    assert list(Files(sorted((tmp_path / "y").iterdir()), size=96).identity()) == before
+    first, second = paths[0].read_bytes(), paths[1].read_bytes()
+    assert len(first) == len(second)
+    paths[0].write_bytes(second)
+    paths[1].write_bytes(first)
+    assert list(Files(paths, size=96).identity()) != before
+    monkeypatch.setattr(files_module, "PROBED", 2)  # of four: the first and the third
+    assert [part.count(b"\0") and part.split(b"\0")[2] != b"" for part in Files(paths, size=96).identity()][1:] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    monkeypatch.setattr(files_module, "PROBE", 6)
+    middle = first[len(first) // 2 - 3 : len(first) // 2 + 3]
+    assert files_module._probe(str(paths[1]), len(first)) == hashlib.blake2b(middle, digest_size=8).hexdigest()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from evenhand.errors import UserError
 REMEDY = "replace or remove it, or set skip_unreadable"
 Label = TypeVar("Label")
 TOO_NARROW = 50  # a side this many times the other shows nothing in a square
+PROBED, PROBE = 2000, 2**16  # files of which an identity has contents, and how many bytes of each
 
 
 def random_square(width: int, height: int, draws: Tensor) -> Box:
@@ -156,18 +158,36 @@ class Files(Source):
         return Memory(held, self.names, frame=self.frame, files=None if self.reader else self.paths)
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
-        """How they are framed, names from the common folder down, and lengths: the same wherever the folder moves."""
+        """How they are framed, names from the common folder down, and marks: the same wherever the folder moves."""
         yield f"{self.size} {self.resize} {self.mode}{'' if self.frame.how == 'crop' else self.frame.how}".encode()
         if self.reader is not None:
             yield from (name.encode() for name in self.paths)
             return
         paths = [os.path.abspath(path) for path in self.paths]
         root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-        for path in paths:
-            if not os.path.isfile(path):
-                raise UserError(f"image '{path}' is missing; restore it or take it out of the list")
-            found, name = os.stat(path), path[len(root) :].replace(os.sep, "/")
-            yield f"{name}\0{found.st_size}\0{found.st_mtime_ns if dated else ''}".encode()
+        for path, mark in zip(paths, marks(paths, "the list", dated=dated), strict=True):
+            yield f"{path[len(root) :].replace(os.sep, '/')}\0{mark}".encode()
+
+
+def marks(paths: Sequence[str], listed: str, *, dated: bool) -> Iterator[str]:
+    """Of each file its length, and either when it was changed, which a copy does not keep, or what is in its middle.
+
+    Uncompressed pictures are all of one length. So many files are probed, spread over all: a large set must not be read
+    from end to end before a run begins, and its compressed pictures differ in length.
+    """
+    every = max(1, math.ceil(len(paths) / PROBED))
+    for at, path in enumerate(paths):
+        if not os.path.isfile(path):
+            raise UserError(f"image '{path}' is missing; restore it or take it out of {listed}")
+        found = os.stat(path)
+        more = str(found.st_mtime_ns) if dated else "" if at % every else _probe(path, found.st_size)
+        yield f"{found.st_size}\0{more}"
+
+
+def _probe(path: str, length: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, (length - PROBE) // 2))
+        return hashlib.blake2b(file.read(PROBE), digest_size=8).hexdigest()
 
 
 def readable(rows: list[tuple[Path, Label]], mode: str, skipped: list[str] | None = None) -> list[tuple[Path, Label]]:

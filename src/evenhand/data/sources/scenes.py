@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.sources.files import load_image
+from evenhand.data.sources.files import load_image, marks
 from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Kind, Source
 from evenhand.data.stream import Stream
@@ -45,11 +45,8 @@ class Scenes(Source):
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         yield self.mode.encode()
-        for path, name in zip(self.paths, self.names, strict=True):
-            if not os.path.isfile(path):
-                raise UserError(f"image '{path}' is missing; restore it or take it out of the annotations")
-            found = os.stat(path)
-            yield f"{name}\0{found.st_size}\0{found.st_mtime_ns if dated else ''}".encode()
+        for name, mark in zip(self.names, marks(self.paths, "the annotations", dated=dated), strict=True):
+            yield f"{name}\0{mark}".encode()
 
 
 class Held(Source):
