@@ -20,13 +20,14 @@ def held(folder: Path, *, wait: bool, other: str = "run.folder", again: bool = F
 
     again: a thread that holds it goes on, as `fit` does within `train`.
     """
-    own = (folder.absolute(), threading.get_ident())
+    place = Path(os.path.realpath(folder))  # one folder has one lock, whatever links lead to it
+    own = (place, threading.get_ident())
     if not parallel.is_writer() or (again and own in _mine):
         yield
         return
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f".{folder.name}.lock").open("a+")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = place.with_name(f".{place.name}.lock").open("a+")
     except OSError as error:
         raise UserError(f"cannot write {folder} ({error.strerror}); choose another {other}") from error
     with lock as file:

@@ -219,6 +219,13 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, begin: Callable
         begin(asked)
     assert not (tmp_path / "run" / "last.pt").exists()
     begin(asked)
+    (tmp_path / "link").symlink_to("run")
+    with (
+        held_elsewhere(tmp_path / "run"),
+        pytest.raises(UserError, match="link is in use"),
+        locks.held(tmp_path / "link", wait=False),
+    ):
+        pytest.fail("one folder had two holders")
     with locks.held(tmp_path / "run", wait=False):  # given back
         assert (tmp_path / "run" / "last.pt").exists()
 
