@@ -22,6 +22,8 @@ from evenhand.run.opening import OpenRun
 from evenhand.run.recipe import validate
 from evenhand.run.training import train
 from evenhand.tasks.classify import CLASSIFY
+from evenhand.tasks.detect import DETECT
+from evenhand.tasks.generate import GENERATE
 
 SHAPES = {"set": "shapes", "n_max": 8, "imbalance": 4, "test_per_class": 2, "val_per_class": 2, "unlabelled_max": 8}
 NET = {"name": "small-cnn", "width": 2}
@@ -156,3 +158,12 @@ def test_more_probes_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("trace: an estimate from 3 random probes; --probes sets how many\n")
     with pytest.raises(UserError, match="leave out --class"):
         study(Path("run"), whole=True, classes=["a"])
+
+
+@pytest.mark.parametrize("task", [DETECT, GENERATE])
+def test_a_run_of_another_task_is_refused_whatever_its_samples_have_for_labels(task: Any) -> None:
+    run, data = toy()
+    run.method.task, data.labelled = task, data.labelled.unlabelled()
+    for spectra in (of_run, of_all_classes):
+        with pytest.raises(UserError, match=rf"a classifier's loss; run is a run of task {task.name}"):
+            spectra(run, data)

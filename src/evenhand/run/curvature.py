@@ -87,13 +87,12 @@ def of_run(
 
     Of a class with more than ``max_samples`` it takes some at random, the same for every run on these data.
     """
-    stream = data.labelled
+    stream, (net, scaled_loss) = data.labelled, _task(run)
     for name in classes or ():
         if name not in stream.classes:
             raise UserError(f"no class is called '{name}'; {did_you_mean(name, stream.classes)}")
     wanted = [stream.classes.index(name) for name in classes or stream.classes]
     assert stream.labels is not None
-    net, scaled_loss = _task(run)
     found: dict[str, ClassSpectrum] = {}
     for k in wanted:
         mine = _some((stream.labels == k).nonzero()[:, 0], max_samples, k)
