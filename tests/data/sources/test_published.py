@@ -306,6 +306,8 @@ def test_npz_shapes_and_names(tmp_path: Path) -> None:
         ({"x": np.zeros((4, 5, 6, 4), np.uint8), "y": LABELS}, "1 or 3 channels"),
         ({"x": np.zeros((4, 5, 0), np.uint8), "y": LABELS}, "images of 5 x 0 pixels"),
         ({"x": IMAGES, "y": LABELS[:3]}, "3 labels for 4 samples"),
+        ({"x": IMAGES[:0], "y": LABELS[:0]}, "all: there are no samples"),
+        ({"x_train": IMAGES, "y_train": LABELS, "x_val": IMAGES[:0], "y_val": LABELS[:0]}, "val: there are no"),
         ({"x": IMAGES, "y": LABELS / 2}, "integers"),
         ({"x": IMAGES, "y": np.eye(4, dtype=int)}, r"integers \(N,\)"),
         ({"x": IMAGES, "y": np.array(3)}, r"got int64 \(\)"),

@@ -71,6 +71,8 @@ def array_streams(pairs: Mapping[str, tuple[np.ndarray, Any]], classes: Sequence
         name: as_vectors(x, f"{where}, {name}") if _is_vectors(x) else as_images(x, f"{where}, {name}")
         for name, (x, _) in pairs.items()
     }
+    if empty := next((name for name, x in samples.items() if not len(x)), None):
+        raise UserError(f"{where}, {empty}: there are no samples; add some, or leave that part out")
     given = {name: np.asarray(y) for name, (_, y) in pairs.items() if y is not None}
     if any(y.dtype.kind in "US" for y in given.values()):
         labels, classes = _named_labels(given, classes, where)
