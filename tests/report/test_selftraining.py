@@ -34,6 +34,7 @@ def test_section_shows_what_each_run_has(runs: dict[str, Path]) -> None:
     for word in ("Multipliers", "Recall on validation", "Coverage on validation", "pseudo-label", "Dark: the floor"):
         assert word in text
     alone = section([groups["fixmatch"]], tints)
+    assert "Share of unlabelled samples learnt from" in alone
     assert "Multipliers" not in alone
     assert "Dark" not in alone
     assert _floor(groups["csst-coverage"]) == pytest.approx(0.095)

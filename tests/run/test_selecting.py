@@ -27,7 +27,7 @@ from evenhand.run.opening import open_run
 from evenhand.run.picking import SELECTORS, How, Sight, choose
 from evenhand.run.predicting import Model
 from evenhand.run.recipe import validate
-from evenhand.run.selecting import _own, select
+from evenhand.run.selecting import _check_done, _own, select
 from evenhand.run.training import train
 from helpers import picture, save_picture, truncate
 
@@ -274,6 +274,13 @@ def test_mistakes_are_one_line(
         places[name].write_text(text)
     assert MISTAKES[words] in said(["select", *words.format(**places).split()], capsys, monkeypatch)
     assert not (tmp_path / "picks.csv").exists()
+
+
+def test_answers_of_another_pool_are_told_how_names_look_here() -> None:
+    _check_done(["a/1.png", "a/2.png"], {"a/2.png", "x.png"})
+    _check_done([], {"x.png"})
+    with pytest.raises(UserError, match=r"such as 'x\.png', is of the pool, where they look like 'a/1\.png'; leave it"):
+        _check_done(["a/1.png", "a/2.png"], {"y.png", "x.png"})
 
 
 def test_unreadable_files_can_be_skipped(photos_run: Path, tmp_path: Path) -> None:
