@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -23,7 +24,7 @@ from evenhand.report.charts import class_plots, plots
 from evenhand.report.classify import RECALL
 from evenhand.report.generate import CLASS_FID
 from evenhand.report.page import render, write_report
-from evenhand.report.reading import load_run
+from evenhand.report.reading import load_run, read_array, read_square
 from evenhand.report.records import group_runs
 from evenhand.report.tested import tested_on as which_test
 from evenhand.report.verdict import cautions, verdict
@@ -155,7 +156,16 @@ def test_confusions_are_counts_of_all_seeds_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"junk", b"PK\x05\x06" + bytes(18), np.eye(2, dtype=int), np.eye(3), -np.eye(3, dtype=int), {"other": [1]}],
+    [
+        b"",
+        b"junk",
+        b"PK\x05\x06" + bytes(18),
+        np.eye(2, dtype=int),
+        np.eye(3),
+        -np.eye(3, dtype=int),
+        {"other": [1]},
+        np.array([["1", "2", "3"]] * 3),
+    ],
 )
 def test_a_matrix_that_is_not_one_is_one_line(tmp_path: Path, content: Any) -> None:
     run = make_run(tmp_path, "ce")
@@ -166,6 +176,18 @@ def test_a_matrix_that_is_not_one_is_one_line(tmp_path: Path, content: Any) -> N
     with pytest.raises(UserError, match=r"confusion.npz.*measure the run again") as caught:
         render([load_run(run)])
     assert "\n" not in str(caught.value)
+
+
+def test_arrays_that_were_handed_on_run_no_code(tmp_path: Path) -> None:
+    class Malicious:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    np.savez(tmp_path / "confusion.npz", confusion=np.array([[Malicious()]], dtype=object))
+    for read in (read_array, lambda path, key, remedy: read_square(path, key, 1, remedy)):
+        with pytest.raises(UserError, match=r"confusion\.npz cannot be read .*; measure it"):
+            read(tmp_path / "confusion.npz", "confusion", "measure it")
+    assert not (tmp_path / "harm").exists()
 
 
 def test_temperature_and_further_numbers_are_on_the_page(tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ def _check(path: Path, found: Any, kind: Any, remedy: str, at: Sequence[str] = (
         raise UserError(f"{where}: {said}; {remedy}") from error
 
 
-def read_square(path: Path, key: str, size: int, remedy: str) -> np.ndarray | None:
-    """Counts (size, size) from an array file; None if there is no file."""
+def read_array(path: Path, key: str, remedy: str) -> np.ndarray | None:
+    """Numbers from an array file, None if there is none. Others may have written it: nothing pickled in it is run."""
     if not path.exists():
         return None
     try:
@@ -109,11 +109,19 @@ def read_square(path: Path, key: str, size: int, remedy: str) -> np.ndarray | No
         raise UserError(
             f"{path} cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)}); {remedy}"
         ) from error
-    if not isinstance(found, np.ndarray):
-        raise UserError(f"{path}: {key} is not an array; {remedy}")
+    if not isinstance(found, np.ndarray) or not np.issubdtype(found.dtype, np.number):
+        raise UserError(f"{path}: {key} is not an array of numbers; {remedy}")
+    return found
+
+
+def read_square(path: Path, key: str, size: int, remedy: str) -> np.ndarray | None:
+    """Counts (size, size) from an array file; None if there is no file."""
+    found = read_array(path, key, remedy)
+    if found is None:
+        return None
     if found.shape != (size, size) or not np.issubdtype(found.dtype, np.integer) or found.min(initial=0) < 0:
         raise UserError(f"{path}: {key} {found.dtype} {found.shape} is not counts of {size} by {size}; {remedy}")
-    return np.asarray(found)
+    return found
 
 
 def _rows(text: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from evenhand.report.charts.pairs import plot_fidelity, plot_pair_matrices
 from evenhand.report.charts.plots import plot_curves
 from evenhand.report.curves import REPEATED, run_lines
 from evenhand.report.markup import joined, parts
-from evenhand.report.reading import AGAIN
+from evenhand.report.reading import AGAIN, read_array
 from evenhand.report.records import RunGroup, RunRecord, by_count
 from evenhand.report.table import Cell, Table
 from evenhand.report.tables import number_cell
@@ -122,14 +122,9 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _array(path: Path, key: str) -> np.ndarray | None:
-    if not path.exists():
+    found = read_array(path, key, AGAIN)
+    if found is None:
         return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = np.asarray(file[key], dtype=float)
-    except Exception as error:  # a damaged or hostile archive raises nearly anything
-        told = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{path} cannot be read ({told}); {AGAIN}") from error
     if not np.isfinite(found).all():
         raise UserError(f"{path}: {key} is not finite; {AGAIN}")
-    return found
+    return found.astype(float)
