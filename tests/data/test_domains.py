@@ -347,7 +347,7 @@ def test_mistakes_are_named(tmp_path: Path, source: list[str], target: str, says
 def test_an_empty_target_without_labels_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", x=np.zeros((6, 8, 8), np.uint8), y=np.arange(6) % 3)
     np.savez(tmp_path / "t.npz", x_unlabelled=np.zeros((0, 8, 8), np.uint8))
-    with pytest.raises(UserError, match=r"target '.*t\.npz' has no images to adapt to; add some"):
+    with pytest.raises(UserError, match=r"target '.*t\.npz': .*, unlabelled: there are no samples; add some"):
         prepare_data(DataSettings(set=str(tmp_path / "s.npz"), target=str(tmp_path / "t.npz")))
 
 

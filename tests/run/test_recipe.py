@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evenhand.errors import UserError
 from evenhand.run.recipe import (
+    Need,
     Recipe,
     _same_results,
     _short,
@@ -96,6 +97,15 @@ def test_a_table_that_is_set_changes_the_keys_it_names(layers: Path, tmp_path: P
         update={"folder": str(tmp_path), "epochs": 1}
     )
     assert load_recipe(layers, ["method.optim={}"]).method.optim.lr == 0.1, "an empty one empties the recipe's"
+
+
+def test_a_need_that_is_set_is_set_whole() -> None:
+    name = "selmix-fashion:mean-recall"
+    assert load_recipe(name).needs["first"].recipe == "csst-fashion:fixmatch-la"
+    before = 'needs.first={recipe="fashion-lt", set={run.epochs=1}}'
+    for text, changes in (("{run.steps=7}", {"run.steps": 7}), ('{"run.seed"=1}', {"run.seed": 1})):
+        found = load_recipe(name, [before, f'needs.first={{recipe="csst-fashion", set={text}}}']).needs["first"]
+        assert found == Need(recipe="csst-fashion", set=changes)
 
 
 @pytest.mark.parametrize("word", ["false", "False", " false"])

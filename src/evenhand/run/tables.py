@@ -27,8 +27,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def named(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What setting a table sets: the keys it names. One with a dot in a key, or an empty one, is itself a value."""
-    if isinstance(value, Mapping) and value and not any("." in inner for inner in value):
+    """What setting a table sets: the keys it names. A need, an empty table or one with a dot in a key is a value."""
+    whole = key.partition(".")[0] == "needs"  # another recipe with the changes of the one before would be neither
+    if isinstance(value, Mapping) and value and not whole and not any("." in inner for inner in value):
         for inner, part in value.items():
             yield from named(f"{key}.{inner}", part)
     else:
