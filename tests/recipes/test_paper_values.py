@@ -143,7 +143,9 @@ ERM: Values = {"method.unlabelled_weight": 0.0}
 UDA: Values = {"method.threshold": 0.9}
 MIN_RECALL: Values = {"method.name": "csst", "method.objective": "min-recall", "method.mask": "kl", "method.step": 0.5}
 CSST: Values = MIN_RECALL | {"method.threshold": 0.1}
-IMDB: Values = {"data.n_max": 12500, "data.imbalance": 10, "data.labelled_share": 0.0727273}  # 1,000 of 13,750
+IMDB: Values = {  # 1,000 of 13,750; how many texts validate is ours
+    "data.n_max": 12500, "data.imbalance": 10, "data.labelled_share": 0.0727273, "data.val_per_class": 2500,
+}  # fmt: skip
 IMDB100: Values = {"data.imbalance": 100, "data.labelled_share": 0.0792079}  # 1,000 of 12,625
 IMDB_CSST: Values = CSST | {"method.feedback_every": 50}
 

@@ -127,6 +127,22 @@ def test_values_of_the_base(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "batch", "steps"), [
+    ("selmix-cifar10-labelled", 128, 2_000), ("selmix-cifar100-labelled", 128, 2_000),
+    ("selmix-imagenet-lt", 256, 2_500),
+])  # fmt: skip
+def test_values_of_mislas_second_stage(name: str, batch: int, steps: int) -> None:
+    """On SelMix's base and images, for as many steps; learning rate and smoothing are ours, the thesis gives none."""
+    recipe, beside = load_recipe(f"{name}:mislas"), load_recipe(f"{name}:mean-recall")
+    written = {
+        "method.name": "second-stage", "method.rule": "mislas", "method.batch": batch, "method.optim.name": "sgd",
+        "method.optim.lr": 0.05, "method.optim.momentum": 0.9, "method.optim.weight_decay": 5e-4,
+        "method.optim.schedule": "cosine", "method.smooth_head": 0.3, "method.smooth_tail": 0.0, "run.steps": steps,
+    }  # fmt: skip
+    assert wrong(recipe.model_dump(), written) == []
+    assert (recipe.needs, recipe.data) == (beside.needs, beside.data)
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_base_and_fine_tuning_are_normalised_alike(name: str) -> None:
     """SelMix looks through its base's eyes: what its recipe says must be the same."""
