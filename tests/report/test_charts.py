@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,17 @@ def test_plots_have_two_spines_lines_across_and_no_marks_at_their_ticks() -> Non
     assert (figure.get_facecolor()[3], axes.get_facecolor()[3]) == (0, 0)  # the page shines through
     assert figure.get_layout_engine() is not None
     assert axes.spines["left"].get_edgecolor()[:3] == pytest.approx([v / 255 for v in (4, 5, 6)])
+
+
+def test_a_plot_has_the_ids_that_it_refers_to_and_no_others_of_a_page() -> None:
+    def points(figure: Figure) -> None:
+        figure.add_subplot().plot([0, 1, 2], [1, 3, 2], marker="o")  # a mark is defined once and used thrice
+
+    one, other = (draw(3, 2, alt, points) for alt in ("one", "other"))
+    ids = [re.findall(r' id="([^"]*)"', drawn) for drawn in (one, other)]
+    assert ids[0]
+    assert {*re.findall(r'(?:url\(|href=")#([^")]+)', one)} == {*ids[0]}
+    assert {*ids[0]}.isdisjoint(ids[1])
 
 
 def test_a_plot_is_as_wide_as_asked_and_is_named_for_those_who_do_not_see_it() -> None:
