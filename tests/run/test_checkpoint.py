@@ -16,7 +16,8 @@ from evenhand.run import checkpoint
 
 
 def content(step: int = 1) -> dict[str, Any]:
-    return {"method": {"w": torch.arange(4.0) + step, "list": [torch.ones(2), "name", None]}, "step": step}
+    state = {"w": torch.arange(4.0) + step, "list": [torch.ones(2), "name", None]}
+    return {"method": state, "step": step, "total": 9, "epoch": step / 3, "digest": "0123"}
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -133,6 +134,13 @@ def test_checkpoints_of_others_are_refused(tmp_path: Path) -> None:
         torch.save(other, tmp_path / f"{number}.pt")
         with pytest.raises(UserError, match="not a checkpoint of ours"):
             checkpoint.load(tmp_path / f"{number}.pt")
+
+
+@pytest.mark.parametrize("key", ["step", "total", "epoch", "digest"])
+def test_a_checkpoint_that_lacks_an_entry_is_refused_by_its_name(tmp_path: Path, key: str) -> None:
+    checkpoint.save(tmp_path / "last.pt", {k: v for k, v in content().items() if k != key})
+    with pytest.raises(UserError, match=rf"last\.pt is not as a training wrote it: it has no '{key}' entry; no other"):
+        checkpoint.load(tmp_path / "last.pt")
 
 
 def test_loading_runs_no_code(tmp_path: Path) -> None:

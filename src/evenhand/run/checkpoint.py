@@ -14,6 +14,7 @@ from evenhand import atomic
 from evenhand.errors import UserError
 
 FORMAT = 2  # of checkpoints and run folders; raised when an older one can no longer be read as it is
+ENTRIES = ("step", "total", "epoch", "digest")  # of every checkpoint, beside the method's state
 TRAINING = ("optimizer", "scaler")  # parts of a state that only further training needs
 
 
@@ -35,6 +36,8 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
+    if absent := [key for key in ENTRIES if key not in content]:
+        raise UserError(f"{path} is not as a training wrote it: it has no '{absent[0]}' entry; {_way_on(path)}")
     return content
 
 
