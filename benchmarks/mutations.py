@@ -7,8 +7,8 @@ A fault is one change of the syntax tree: a comparison or operator turned, a num
 argument left out, a condition fixed, a factor or a summand dropped, but for what is said to the reader, looks of a plot
 and keywords that only guard (``LOOKS``); in the room ``recipes``, a number or truth value of a recipe with numbers by a
 paper's authors. It is planted in a copy of the tree. A process that has torch in memory
-forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), nearest
-files first, quick tests first, until one fails or ``--budget`` seconds of processor time are spent; tests of two
+forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), quick
+files first and in them quick tests, until one fails or ``--budget`` seconds of processor time are spent; tests of two
 processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed
 does not count. What nothing notices is listed, to become a test. Answers are kept in ``--out``: the same command goes
 on where it was.
@@ -43,7 +43,10 @@ from chart import Chart
 
 ROOT = Path(__file__).parents[1]
 HANGS = 60  # seconds of processor time after which a single test is taken to hang
-READY = ("torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2")
+READY = (
+    "torch", "numpy", "scipy.linalg", "hypothesis", "pydantic", "PIL.Image", "rich.table", "typer", "jinja2",
+    "matplotlib.figure", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg",
+)  # fmt: skip
 ROOMS = (
     "pieces", "methods", "measure", "run", "report", "data", "nets", "tasks", "parallel", "label", "cli", "recipes",
 )  # fmt: skip
@@ -278,10 +281,13 @@ def examine(fault: Fault, copied: Path, tests: list[str], chart: Chart, budget: 
     room, file, (at, line, what, new) = fault
     text, began = file.read_text(), time.monotonic()
     only = chart.tests(file.relative_to(copied), line, text) if file.suffix == ".py" else set()
-    files = {name.partition("::")[0] for name in only} or set(tests[:NEAREST])
+    costs: dict[str, float] = {}  # of each file of tests that runs the line
+    for name in only:
+        costs[name.partition("::")[0]] = costs.get(name.partition("::")[0], 0.0) + chart.seconds.get(name, 0.0)
+    asked = sorted((test for test in tests if test in costs), key=costs.__getitem__) or tests[:NEAREST]
     try:
         file.write_text(planted(text, at, new))
-        killer = noticed(copied, [test for test in tests if test in files], only, chart.seconds, budget)
+        killer = noticed(copied, asked, only, chart.seconds, budget)
     finally:
         file.write_text(text)
     shown, seconds = text.splitlines()[line - 1].strip(), round(time.monotonic() - began, 1)
