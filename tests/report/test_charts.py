@@ -133,6 +133,7 @@ def test_a_plot_has_the_ids_that_it_refers_to_and_no_others_of_a_page() -> None:
     assert ids[0]
     assert {*re.findall(r'(?:url\(|href=")#([^")]+)', one)} == {*ids[0]}
     assert {*ids[0]}.isdisjoint(ids[1])
+    assert not re.search("<metadata|<style", one)
 
 
 def test_a_plot_is_as_wide_as_asked_and_is_named_for_those_who_do_not_see_it() -> None:
@@ -360,7 +361,9 @@ def test_shares_have_lines_over_their_seeds_and_a_dashed_one_at_even_shares(draw
     assert middles == {gid: pytest.approx(place) for gid, place in want.items()}
     assert [bar.get_width() for bar in bars.values()] == pytest.approx([0.92 * 0.4] * 4)
     assert [to_hex(bars[f"bar{s}-0"].get_facecolor()).upper() for s in range(2)] == [TINTS["a"], colour(1)]
-    first = found.axes.collections[0].get_segments()
+    spans = found.axes.collections[0]
+    assert to_hex(spans.get_color()[0]) == INK
+    first = spans.get_segments()
     assert [[tuple(end) for end in line] for line in first] == [
         [pytest.approx((-0.2, 60)), pytest.approx((-0.2, 80))], [pytest.approx((0.8, 20)), pytest.approx((0.8, 40))]
     ]  # fmt: skip
@@ -660,6 +663,8 @@ def test_fidelity_is_the_change_over_the_prediction_with_a_diagonal(drawn: Calla
     assert found.alt == "Gain fidelity of c, a; on the diagonal a gain comes true"
     above = drawn(pairs.plot_fidelity, {"a": np.ones((1, 3))}, {}).axes
     assert xy(above.lines[0]) == ([0, 1], [0, 1])  # nought is always there
+    below = drawn(pairs.plot_fidelity, {"a": -0.5 * np.ones((1, 3))}, {}).axes
+    assert xy(below.lines[0]) == ([-0.5, 0], [-0.5, 0])
 
 
 # curvature

@@ -847,6 +847,7 @@ def test_mistakes_of_a_group_are_its_first_runs_and_at_most_24(monkeypatch: pyte
     assert re.findall(r'<span class="name">(.*?)</span>', alone) == [f"x{i:02}" for i in range(24, 0, -1)]
     assert "24 of a, seed 0, the surest first" in alone
     assert "<details" not in alone
+    assert str(examples.mistakes_section([fine, none], {})).count("<details") == 2
     text = str(examples.mistakes_section([seeds, fine, none], {}))
     assert re.findall(r"<details( open)?><summary>(.)", text) == [(" open", "A"), (" open", "B"), ("", "C")]
     assert "b made no mistake." in text

@@ -546,7 +546,7 @@ def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Estimate(3, 1), "helps"), (Estimate(-3, 1), "hurts"),
+        (Estimate(3, 1), "helps"), (Estimate(0.5, 0.1), "helps"), (Estimate(-3, 1), "hurts"),
         (Estimate(1, 1), "makes no difference that 4 seeds can show"),
         (Estimate(3, None), "is not judged by one seed"),
     ],
