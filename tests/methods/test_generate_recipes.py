@@ -124,7 +124,7 @@ ACGAN, CGAN = {"condition": "acgan"}, {"condition": "projection"}
 RES = {"net": "sngan", "slope": 0.1}
 SMALL = {"n_max": 2000, "val_per_class": 100, "batch": 32, "lr_g": 5e-4, "lr_d": 5e-4, "ema": 0.99,
          "features": "annotator", "samples": 5000}  # fmt: skip
-CB_SMALL = SMALL | {"width": 16, "ema_start": 200, "steps": 1600}
+CB_SMALL = SMALL | {"width": 16, "lr_g": 1e-3, "lr_d": 1e-4, "ema_start": 200, "steps": 4000}
 GS_SMALL = SMALL | {"width": 8, "beta2": 0.9, "d_steps": 2, "ema_start": 100, "steps": 1800, "diffaugment": []}
 LITTLE_HELP = {"diffaugment": ["translation", "cutout"], "lecam": 0.3}
 
