@@ -33,6 +33,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -281,9 +282,9 @@ def examine(fault: Fault, copied: Path, tests: list[str], chart: Chart, budget: 
     room, file, (at, line, what, new) = fault
     text, began = file.read_text(), time.monotonic()
     only = chart.tests(file.relative_to(copied), line, text) if file.suffix == ".py" else set()
-    costs: dict[str, float] = {}  # of each file of tests that runs the line
+    costs: dict[str, float] = defaultdict(float)  # of each file of tests that runs the line
     for name in only:
-        costs[name.partition("::")[0]] = costs.get(name.partition("::")[0], 0.0) + chart.seconds.get(name, 0.0)
+        costs[name.partition("::")[0]] += chart.seconds.get(name, 0.0)
     asked = sorted((test for test in tests if test in costs), key=costs.__getitem__) or tests[:NEAREST]
     try:
         file.write_text(planted(text, at, new))
