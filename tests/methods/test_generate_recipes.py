@@ -61,8 +61,8 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "gsr-animalface": {"": {}, "biggan-gsr": {}, "biggan": NONE},
     "gsr-fashion": {
-        "": {}, "gsr": {}, "gsr-help": {}, "gsrip": {"rule": "gsrip"}, "sngan": NONE, "gsn": NONE, "lsgan": NONE,
-        "sngan-help": NONE,
+        "": {}, "gsr": {}, "gsr-help": {}, "gsrip": {"rule": "gsrip"}, "sndcgan": NONE, "gsn": NONE, "lsgan": NONE,
+        "sndcgan-help": NONE,
     },
 }  # fmt: skip
 
@@ -125,7 +125,8 @@ RES = {"net": "sngan", "slope": 0.1}
 SMALL = {"n_max": 2000, "val_per_class": 100, "batch": 32, "lr_g": 5e-4, "lr_d": 5e-4, "ema": 0.99,
          "features": "annotator", "samples": 5000}  # fmt: skip
 CB_SMALL = SMALL | {"width": 16, "lr_g": 1e-3, "lr_d": 1e-4, "ema_start": 200, "steps": 4000}
-GS_SMALL = SMALL | {"width": 8, "beta2": 0.9, "d_steps": 2, "ema_start": 100, "steps": 1800, "diffaugment": []}
+GS_SMALL = SMALL | {"net": "sndcgan", "width": 16, "beta2": 0.9, "d_steps": 1, "ema_start": 100, "steps": 4000,
+                    "diffaugment": []}  # fmt: skip
 LITTLE_HELP = {"diffaugment": ["translation", "cutout"], "lecam": 0.3}
 
 AROUND: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
@@ -159,7 +160,7 @@ AROUND: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "gsr-inaturalist": (GS | D | BIG80 | {"latent": 100, "imbalance": 1.0, "size": 64}, {}),
     "gsr-animalface": (GS | E | BIG80 | {"imbalance": 1.0, "size": 64}, {}),
     "gsr-fashion": (GS | GS_SMALL, {
-        "gsn": {"group_normalised": True}, "lsgan": {"loss": "least-squares"}, "sngan-help": LITTLE_HELP,
+        "gsn": {"group_normalised": True}, "lsgan": {"loss": "least-squares"}, "sndcgan-help": LITTLE_HELP,
         "gsr-help": LITTLE_HELP,
     }),
 }  # fmt: skip

@@ -143,7 +143,7 @@ EFFECTS = [
     *(("gsr-cifar10", v, "sngan-gsr", ("fid",)) for v in ("sngan-gsn", "sngan-gsrip", "lsgan")),
     *(("gsr-lsun", v, v.replace("gan", "gan-gsr"), ("fid",)) for v in ("sngan", "biggan", "biggan-128", "biggan-1000")),
     ("gsr-inaturalist", "biggan", "biggan-gsr", ("fid",)),
-    ("gsr-fashion", "sngan", "gsr", ("kid", "mid")),
+    ("gsr-fashion", "sndcgan", "gsr", ("kid", "mid")),
     *(("noisytwins-fashion", "stylegan2", v, ("tail_z_sensitivity",)) for v in ("noise", "twins", "noisy-twins")),
     *(("deit-cifar10-small", v, "deit-lt", ("mean_recall",)) for v in ("vit", "deit", "no-teacher", "weak-views")),
     ("selmix-cifar10-small", "crt", "mean-recall", ("mean_recall",)),
