@@ -152,6 +152,9 @@ def test_the_final_table_has_groups_and_what_it_depends_on() -> None:
     assert "inception_score" not in table
     features = seen(real.fetch(torch.arange(60)))
     assert (table["diversity"], table["patterns"]) == judge.variety(features, real, seen(drawn), torch.tensor(labels))
+    ant, bee, cow = table["patterns"]
+    assert ant != bee
+    assert table["group_patterns"] == pytest.approx({"head": (ant + bee) / 2, "tail": cow})
     lacking = judge.table(images([0, 0, 1] * 9, 1), None, real, groups, batch=16)
     assert lacking["class_shares"] == pytest.approx([2 / 3, 1 / 3, 0])
     unasked = judge.table(drawn, None, real, groups, batch=16)

@@ -83,6 +83,7 @@ GENERATED = {
     "cas": ("classifier_score.accuracy", 100, 1, UP, True),
     "cas_worst": ("classifier_score.min_recall", 100, 1, UP, True),
     "tail_z_sensitivity": ("group_z_sensitivity.tail", 1, 2, UP, True),
+    "tail_patterns": ("group_patterns.tail", 1, 2, UP, False),
 }
 OF_CLASSES = {
     "class_fid": ("class_fid", 1, 2, DOWN, True),

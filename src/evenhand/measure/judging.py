@@ -132,6 +132,7 @@ class Judge:
         named = logits.argmax(1) if labels is None and logits is not None else labels
         if named is not None:
             found["diversity"], found["patterns"] = self.variety(real.features, stream, features, named)
+            found["group_patterns"] = group_means(found["patterns"], groups)
             self._warn_of_collapse(found["patterns"])
         if logits is not None:
             shares = torch.bincount(logits.argmax(1), minlength=K).double() / len(logits)

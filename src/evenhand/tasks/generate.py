@@ -39,6 +39,7 @@ class Generate(Task):
         Metric("cas", "CAS", path=("classifier_score", "accuracy")),
         Metric("cas_worst", "CAS, worst class", path=("classifier_score", "min_recall")),
         score("tail_z_sensitivity", "tail z-sensitivity", digits=2, path=("group_z_sensitivity", "tail")),
+        score("tail_patterns", "tail patterns", digits=2, shown=False, path=("group_patterns", "tail")),
     )
     headline, tail = metrics[0], metrics[13]
     per_class = (
