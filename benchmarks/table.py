@@ -5,10 +5,11 @@
     python benchmarks/table.py selmix-fashion --rows base "min recall" --seeds 1 2
     python benchmarks/table.py selmix-fashion --print             # what is there, nothing is trained
 
-A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl", "data.groups=9/1"]``. With ``@first``
-behind the name it is the run that this recipe needs by that name. Seed s trains with seed s on split s; all tables of a
-seed share what they need. Numbers of finished runs are kept in results/kept/NAME.jsonl, each under a digest of its
-recipe and of all that this needs: a table grows from session to session, and what has changed is trained anew.
+A row is a recipe and its variant, and what is set besides: ``["csst-fashion:csl", "data.groups=9/1"]``; ``all_set`` is
+set in every row. With ``@first`` behind the name it is the run that this recipe needs by that name. Seed s trains with
+seed s on split s; all tables of a seed share what they need. Numbers of finished runs are kept in
+results/kept/NAME.jsonl, each under a digest of its recipe and of all that this needs: a table grows from session to
+session, and what has changed is trained anew.
 Rows listed under ``[trained_in]`` are another table's runs, tested on this one's data: they never saw a target.
 Generators may be measured by further features (``by``) and by a classifier trained on what they draw (``cas``).
 """
@@ -74,6 +75,7 @@ class Table:
     by: tuple[Features, ...] = ()
     cas: str = ""
     trained_in: dict[str, str] = field(default_factory=dict)
+    all_set: list[str] = field(default_factory=list)  # in every row, before its own
 
     @property
     def shown(self) -> dict[str, Column]:
@@ -94,7 +96,7 @@ class Table:
         folder = out / str(seed) / f"{self.name}-{''.join(c if c.isalnum() else '-' for c in row)}"
         place = [f"run.seed={seed}", f"data.split_seed={seed}", f"run.folder={json.dumps(str(folder))}"]
         here = [*place, "run.threads=1", "run.progress=false", "run.resume=true"]
-        recipe = load_recipe(name, [*here, *more])
+        recipe = load_recipe(name, [*here, *self.all_set, *more])
         if need:
             return needed_recipe(need, recipe.needs[need], recipe)
         return recipe.changed({"run.folder": f"{folder}-{whole_digest(recipe)[:8]}"})  # what has changed has another

@@ -66,6 +66,13 @@ def test_a_changed_row_finds_no_folder_of_the_old_one(two_rows: Any, tmp_path: P
     assert Path(before).parent == Path(after).parent  # what they need lies beside them
 
 
+def test_what_all_rows_set_a_row_may_set_otherwise(two_rows: Any, tmp_path: Path) -> None:
+    two_rows.all_set = ["run.epochs=5", "method.batch=32"]
+    plain, other = (two_rows.recipe(row, 1, tmp_path) for row in ("plain", "other"))
+    assert (plain.run.epochs, other.run.epochs) == (5, 2)
+    assert plain.method.batch == other.method.batch == 32
+
+
 @pytest.fixture
 def two_rows(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(program, "HERE", tmp_path)
