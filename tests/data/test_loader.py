@@ -286,7 +286,7 @@ def test_batches_follow_from_seed_stream_and_step_literally(files: Stream) -> No
         assert torch.equal(batch.y, files.labels[rows])  # type: ignore[index]
     boxed = build(["resized-crop", "flip"], size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
     (batch,) = Loader(files, Feed("labelled", 4, (AUGMENT_16, boxed)), seed=3, device=CPU).iterate(1, 2)
-    rows, own = Shuffled(12, 4, seed).batch(1), files.samples.boxed(*boxed.boxes)  # type: ignore[misc]
+    rows, own = Shuffled(12, 4, seed).batch(1), files.samples.boxed(boxed.cuts)  # type: ignore[arg-type]
     assert own is not None
     chance = dice(seed, "augment", 1, 0)
     assert torch.equal(batch.views[0], AUGMENT_16(files.fetch(rows, dice(seed, "frame", 1, 0)), chance))

@@ -52,8 +52,8 @@ class Feed:
 
     def boxed(self, samples: Source) -> list[Source | None]:
         """For each view the pictures whose boxes are chosen for it at decoding, where they are."""
-        boxes = [None if self.whole else view.boxes for view in self.views]
-        return [None if box is None else samples.boxed(*box) for box in boxes]
+        cuts = [None if self.whole else view.cuts for view in self.views]
+        return [None if some is None else samples.boxed(some) for some in cuts]
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from evenhand import atomic
 from evenhand.data.prepared import IMAGENET
 from evenhand.data.sets.catalogue import obtain
+from evenhand.data.sources.frames import Interpolation
 from evenhand.data.stream import Stream
-from evenhand.data.views.imageops import Interpolation
 from evenhand.measure.frozen import backbone
 from evenhand.nets import HeadedNet, load_weights
 from evenhand.nets.inception import blank, load_script

@@ -22,7 +22,7 @@ from evenhand.data.sources.files import (
     load_image,
     random_square,
 )
-from evenhand.data.sources.frames import centre_box, random_box
+from evenhand.data.sources.frames import Cuts, centre_box, random_box
 from evenhand.data.sources.items import Items, from_dataset
 from evenhand.data.sources.paths import images_in, natural
 from evenhand.data.stream import Stream
@@ -355,7 +355,7 @@ def test_margin_and_random_frames_begin_at_96_pixels(options: dict[str, Any], re
     made = Files([], **options)
     assert (made.resize, made.random_frame) == (resize, random)
     assert made.frame.resize == resize
-    assert ((made.scale, made.ratio), made.squares, made.mode) == (((0.08, 1.0), (3 / 4, 4 / 3)), False, "RGB")
+    assert (made.cuts, made.squares, made.mode) == (Cuts(made.size, (0.08, 1.0), (3 / 4, 4 / 3)), False, "RGB")
 
 
 def test_framed_files_keep_all_but_side_and_colour(tmp_path: Path) -> None:
@@ -367,8 +367,9 @@ def test_framed_files_keep_all_but_side_and_colour(tmp_path: Path) -> None:
     assert other.paths == made.paths
     assert made.framed(16, 1).mode == "L"
     assert made.framed(8, 3).mode == "RGB"
-    boxed = made.boxed((0.5, 0.6), (1.0, 1.5))
-    assert (boxed.random_frame, boxed.scale, boxed.ratio) == (True, (0.5, 0.6), (1.0, 1.5))
+    cuts = Cuts(16, (0.5, 0.6), (1.0, 1.5))
+    boxed = made.boxed(cuts)
+    assert (boxed.random_frame, boxed.cuts) == (True, cuts)
     assert (made.random_frame, made.squares, made.squared().squares) == (False, False, True)
     assert (other.name(1), other.path(1)) == ("b", str(paths[1]))
 

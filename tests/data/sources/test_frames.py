@@ -15,8 +15,9 @@ from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
-from evenhand.data.sources.frames import BOXES, FILL, MARGIN, Frame, choose_frame, cut, random_box
+from evenhand.data.sources.frames import BOXES, FILL, MARGIN, Cuts, Frame, Interpolation, choose_frame, cut, random_box
 from evenhand.data.sources.source import Joined, Memory, Picked
+from evenhand.data.views.images import build
 from evenhand.errors import UserError
 from helpers import picture, save_picture, seeded
 
@@ -187,13 +188,26 @@ def test_texts_and_vectors_refuse_what_changes_images(tmp_path: Path, key: dict[
 
 def test_picked_and_joined_pictures_give_boxes_where_all_can(tmp_path: Path) -> None:
     files = Files([save_picture(tmp_path / "a.png", 40, 20)] * 4, size=16)
-    picked = Picked(files, torch.tensor([1, 2])).boxed(*BOXES)
+    picked = Picked(files, torch.tensor([1, 2])).boxed(Cuts(16))
     assert picked is not None
     assert len(picked) == 2
     drawn = picked.fetch(torch.tensor([0, 1]), seeded(0))
     assert not torch.equal(drawn[0], drawn[1])
-    assert Joined([files, files]).boxed(*BOXES) is not None
-    assert Joined([files, files.held(True)]).boxed(*BOXES) is None
+    assert Joined([files, files]).boxed(Cuts(16)) is not None
+    assert Joined([files, files.held(True)]).boxed(Cuts(16)) is None
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_boxes_become_the_side_that_is_asked_for_as_pil_makes_it(tmp_path: Path, interpolation: Interpolation) -> None:
+    path = save_picture(tmp_path / "a.png", 40, 20)
+    cuts = Cuts(24, (0.3, 0.5), (1.0, 2.0), interpolation)
+    (seen,) = Files([path], size=16).boxed(cuts).fetch([0], seeded(3))
+    left, top, right, bottom = random_box(40, 20, torch.rand(1, 10, 4, generator=seeded(3))[0], (0.3, 0.5), (1.0, 2.0))
+    kind = Image.Resampling[interpolation.upper()]
+    wanted = Image.open(path).convert("RGB").resize((24, 24), kind, box=(left, top, right, bottom))
+    assert torch.equal(seen, torch.from_numpy(np.array(wanted)).permute(2, 0, 1))
+    view = build([f"resized-crop{'-bicubic' * (interpolation == 'bicubic')}"], size=24, mean=(0.5,) * 3, std=(1,) * 3)
+    assert view.cuts == Cuts(24, interpolation=interpolation)
 
 
 def test_a_picture_too_narrow_to_show_anything_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.sources import source as source_module
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
-from evenhand.data.sources.frames import Frame
+from evenhand.data.sources.frames import Cuts, Frame
 from evenhand.data.sources.items import Items
 from evenhand.data.sources.source import Joined, Memory, Picked, Source, joined, reframed
 from evenhand.data.sources.texts import Texts
@@ -225,7 +225,7 @@ def test_joined_sources_answer_row_by_row(tmp_path: Path) -> None:
     squared = mixed.squared().parts[1]
     assert squared.squares  # type: ignore[attr-defined]
     assert Picked(files, torch.tensor([1])).squared().inner.squares  # type: ignore[attr-defined]
-    assert Picked(Memory(images()), torch.tensor([1])).boxed((0.5, 1.0), (1.0, 1.0)) is None
+    assert Picked(Memory(images()), torch.tensor([1])).boxed(Cuts(4)) is None
     assert mixed.frame is None
     assert Joined([files, Memory(images(2))]).frame == files.frame
     dated = list(Joined([files]).identity(dated=True))

@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
+from evenhand.data.loader import Feed, Loader
 from evenhand.data.prepared import prepare_data
 from evenhand.data.settings import DataSettings
 from evenhand.data.views import deit, imageops, policies, smooth
@@ -263,6 +264,23 @@ def test_data_enlarge_reaches_every_view() -> None:
 def test_enlarging_what_cannot_be(tree: dict[str, Any], how: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         prepare_data(DataSettings(**tree), **how)
+
+
+@pytest.mark.parametrize(("size", "side"), [(48, 64), (96, 128)])
+def test_files_are_trained_on_at_the_side_they_are_enlarged_to(tmp_path: Path, size: int, side: int) -> None:
+    """Boxes are cut while a file is decoded, in place of the step that would have enlarged it."""
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(3):
+                save_picture(tmp_path / split / name / f"{i}.png", 60, 90, i)
+    tree = {"set": str(tmp_path), "size": size, "enlarge": side, "n_max": 3}
+    for augment in (["resized-crop"], ["resized-crop-bicubic", "flip"], ["flip"]):
+        data = prepare_data(DataSettings(**tree, augment=augment))
+        feed = Feed("labelled", 4, (data.train_view,))
+        (batch,) = Loader(data.streams, feed, seed=0, device=torch.device("cpu")).iterate(0, 1)
+        assert batch.x.shape == (4, 3, side, side)
+        assert data.see(data.labelled.fetch(torch.arange(1))).shape[-1] == side
 
 
 def test_data_frame_reaches_training_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 import pickle
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from evenhand.data.sources.frames import Cuts, Interpolation
 from evenhand.data.views import imageops, policies
 from evenhand.data.views import images as augment
 from evenhand.data.views.fixed import is_fixed
@@ -146,7 +148,7 @@ def test_luma_and_hue_match_slow_forms() -> None:
 
 @pytest.mark.parametrize("size", [9, 24, 50])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resample_matches_pil(interpolation: imageops.Interpolation, size: int) -> None:
+def test_resample_matches_pil(interpolation: Interpolation, size: int) -> None:
     x = photos(h=30, w=26)
     boxes = [[0, 0, 30, 26], [3, 5, 20, 11], [29, 25, 1, 1], [10, 0, 7, 26], [1, 1, 12, 12], [0, 4, 30, 3]]
     got = imageops.resample(x, torch.tensor(boxes), size, interpolation)
@@ -529,13 +531,13 @@ def test_enlarged_images_are_resized_once() -> None:
 def test_a_pipeline_says_whether_it_reframes_mirrors_or_is_fixed() -> None:
     def told(*names: str) -> tuple[bool, bool, Any]:
         made = build(names, size=20, mean=MEAN, std=STD, scale=(0.5, 1.0))
-        return made.reframes, made.mirrors, made.boxes
+        return made.reframes, made.mirrors, made.cuts
 
-    box = ((0.5, 1.0), (3 / 4, 4 / 3))
+    box = Cuts(20, (0.5, 1.0), (3 / 4, 4 / 3))
     assert told() == told("crop") == told("jitter", "cutout") == (False, False, None)
     assert told("flip") == told("crop", "flip") == (False, True, None)
     assert told("resized-crop") == (True, False, box)
-    assert told("flip", "resized-crop-bicubic") == (True, True, box)
+    assert told("flip", "resized-crop-bicubic") == (True, True, replace(box, interpolation="bicubic"))
     whole = build(["flip", "resized-crop", "jitter"], size=20, mean=MEAN, std=STD)
     assert whole.unboxed().steps == (whole.steps[0], whole.steps[2])
     plain = build(["flip", "jitter"], size=20, mean=MEAN, std=STD)

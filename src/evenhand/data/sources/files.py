@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from evenhand.data.progress import shown
-from evenhand.data.sources.frames import BOXES, MARGIN, Box, Frame, How, Range, cut
+from evenhand.data.sources.frames import MARGIN, Box, Cuts, Frame, How, Interpolation, cut
 from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
@@ -50,8 +50,9 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def load_image(
-    path: str | Path | IO[bytes], mode: str = "RGB", size: int = 0, choose: Callable[[int, int], Box] | None = None
-) -> Image.Image:
+    path: str | Path | IO[bytes], mode: str = "RGB", size: int = 0, choose: Callable[[int, int], Box] | None = None,
+    interpolation: Interpolation = "bilinear",
+) -> Image.Image:  # fmt: skip
     """One image, upright, in ``mode``; with ``choose(width, height)`` that box of it, scaled to ``size``."""
     try:
         with Image.open(path) as image:
@@ -69,7 +70,7 @@ def load_image(
         if choose is None:
             return whole
         across, down = whole.width / width, whole.height / height
-        return cut(whole, (left * across, top * down, right * across, bottom * down), size)
+        return cut(whole, (left * across, top * down, right * across, bottom * down), size, interpolation)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
         raise UserError(f"cannot read image '{path}': {error}; {REMEDY}") from error
 
@@ -98,7 +99,7 @@ class Files(Source):
         self.size, self.mode, self.whole, self.reader = size, mode, whole, reader
         self.resize = resize if resize is not None else round(size * MARGIN) if large and frame == "crop" else size
         self.random_frame = large if random_frame is None else random_frame
-        (self.scale, self.ratio), self.squares = BOXES, False
+        self.cuts, self.squares = Cuts(size), False
         if not 0 < size <= self.resize:
             raise UserError(f"size must be at least 1 and at most resize, got size={size}, resize={self.resize}")
         self.frame = Frame(size, frame, self.resize)
@@ -108,18 +109,20 @@ class Files(Source):
 
     def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
         chosen = torch.as_tensor(rows, dtype=torch.long).tolist()
-        images = torch.empty(len(chosen), len(self.mode), self.size, self.size, dtype=torch.uint8)
         choose: Callable[[int, int], Box] = self.frame.box
         random = chance is not None and self.random_frame
+        cuts = self.cuts if random else Cuts(self.size)
+        images = torch.empty(len(chosen), len(self.mode), cuts.side, cuts.side, dtype=torch.uint8)
         draws = torch.rand(len(chosen), 10, 4, generator=chance) if random else None
         for at, row in enumerate(chosen):
             if draws is not None:
-                choose = partial(self.frame.random_box, draws=draws[at], scale=self.scale, ratio=self.ratio)
+                choose = partial(self.frame.random_box, draws=draws[at], scale=cuts.scale, ratio=cuts.ratio)
                 if self.squares:
                     choose = partial(random_square, draws=draws[at])
             path = self.paths[row]
-            pixels = np.array(load_image(self.reader(path) if self.reader else path, self.mode, self.size, choose))
-            images[at] = torch.from_numpy(pixels.reshape(self.size, self.size, -1)).permute(2, 0, 1)
+            opened = self.reader(path) if self.reader else path
+            pixels = np.array(load_image(opened, self.mode, cuts.side, choose, cuts.interpolation))
+            images[at] = torch.from_numpy(pixels.reshape(cuts.side, cuts.side, -1)).permute(2, 0, 1)
         return images
 
     def name(self, row: int) -> str:
@@ -137,9 +140,9 @@ class Files(Source):
             self.paths, size=side, mode=mode, whole=self.whole, names=self.names, reader=self.reader, frame=how
         )
 
-    def boxed(self, scale: Range, ratio: Range) -> Files:
+    def boxed(self, cuts: Cuts) -> Files:
         mine = copy(self)
-        mine.random_frame, mine.scale, mine.ratio = True, scale, ratio
+        mine.random_frame, mine.cuts = True, cuts
         return mine
 
     def squared(self) -> Files:

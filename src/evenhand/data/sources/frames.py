@@ -19,6 +19,7 @@ How = Literal["crop", "pad", "squash"]
 Asked = Literal["auto", "crop", "pad", "squash"]
 Box = tuple[float, float, float, float]  # left, top, right, bottom; beyond the picture is border
 Range = tuple[float, float]
+Interpolation = Literal["bilinear", "bicubic"]
 
 FILL = (124, 116, 104)  # ImageNet's mean colour: a border is nearly 0 once normalised
 FILL_GREY = 118
@@ -65,6 +66,16 @@ class Frame:
         return across[0], down[0], across[1], down[1]
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Random parts of pictures: ``scale`` of the area, ``ratio`` of width to height, resized to ``side`` squares."""
+
+    side: int
+    scale: Range = BOXES[0]
+    ratio: Range = BOXES[1]
+    interpolation: Interpolation = "bilinear"
+
+
 def _shifted(start: float, stop: float, length: int, long: int) -> tuple[float, float]:
     """The same stretch where it meets as much of the picture as it can: never a box of border alone."""
     room, reach = long - (stop - start), length - (stop - start)
@@ -95,20 +106,21 @@ def random_box(width: int, height: int, draws: Tensor, scale: Range = BOXES[0], 
     return left, top, left + w, top + h
 
 
-def cut(picture: Image, box: Box, side: int) -> Image:
+def cut(picture: Image, box: Box, side: int, interpolation: Interpolation = "bilinear") -> Image:
     """That box of a picture, scaled to ``side``; what lies beyond the picture is filled."""
     from PIL import Image
 
+    by = Image.Resampling[interpolation.upper()]
     left, top, right, bottom = box
     inside = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
     if min(left, top) >= 0 and right <= picture.width + 1 and bottom <= picture.height + 1:  # but for rounding, inside
-        return picture.resize((side, side), Image.Resampling.BILINEAR, box=inside)
+        return picture.resize((side, side), by, box=inside)
     across, down = side / (right - left), side / (bottom - top)
     x, y = round((inside[0] - left) * across), round((inside[1] - top) * down)
     w, h = (max(1, round(n)) for n in ((inside[2] - inside[0]) * across, (inside[3] - inside[1]) * down))
     x, y = min(x, side - 1), min(y, side - 1)
     border = Image.new(picture.mode, (side, side), FILL_GREY if picture.mode == "L" else FILL)
-    border.paste(picture.resize((w, h), Image.Resampling.BILINEAR, box=inside), (x, y))
+    border.paste(picture.resize((w, h), by, box=inside), (x, y))
     return border
 
 

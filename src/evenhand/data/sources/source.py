@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.data.sources.frames import Frame, Range, cut_arrays
+from evenhand.data.sources.frames import Cuts, Frame, cut_arrays
 
 Kind = Literal["images", "vectors", "tokens", "texts", "scenes"]  # scenes: images with objects, of any size
 Samples = Tensor | list[Tensor]  # stacked, or one by one where sizes differ
@@ -69,7 +69,7 @@ class Source(ABC):
         """The same images; random framing takes squares of the full shorter side. What is not framed stays as it is."""
         return self
 
-    def boxed(self, scale: Range, ratio: Range) -> Source | None:
+    def boxed(self, cuts: Cuts) -> Source | None:
         """The same pictures, of which ``fetch`` with chance gives a random box each; None where none is left to cut."""
         return None
 
@@ -163,8 +163,8 @@ class Picked(Source):
     def squared(self) -> Source:
         return Picked(self.inner.squared(), self.rows)
 
-    def boxed(self, scale: Range, ratio: Range) -> Source | None:
-        inner = self.inner.boxed(scale, ratio)
+    def boxed(self, cuts: Cuts) -> Source | None:
+        inner = self.inner.boxed(cuts)
         return None if inner is None else Picked(inner, self.rows)
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
@@ -223,8 +223,8 @@ class Joined(Source):
     def squared(self) -> Source:
         return Joined([part.squared() for part in self.parts])
 
-    def boxed(self, scale: Range, ratio: Range) -> Source | None:
-        boxed = [part.boxed(scale, ratio) for part in self.parts]
+    def boxed(self, cuts: Cuts) -> Source | None:
+        boxed = [part.boxed(cuts) for part in self.parts]
         whole = [part for part in boxed if part is not None]
         return Joined(whole) if len(whole) == len(boxed) else None
 

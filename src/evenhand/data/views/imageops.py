@@ -6,13 +6,11 @@ the augmentation policies assume it.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Interpolation = Literal["bilinear", "bicubic"]
+from evenhand.data.sources.frames import Interpolation
 
 LUMA = (19595.0, 38470.0, 7471.0)  # ITU-R 601 weights in 1/65536: sums stay below 2^24, exact in float32
 

@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from evenhand.data.sources.frames import BOXES
+from evenhand.data.sources.frames import BOXES, Cuts, Interpolation
 from evenhand.data.views import deit, imageops
 from evenhand.data.views.fixed import centre_crop, is_fixed, resize
-from evenhand.data.views.imageops import Interpolation, luma, pick
+from evenhand.data.views.imageops import luma, pick
 from evenhand.data.views.policies import auto_augment, rand_augment
 from evenhand.data.views.view import View
 from evenhand.errors import did_you_mean
@@ -53,9 +53,8 @@ class Pipeline(View):
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean {tuple(mean)}, std {tuple(std)}: give one value per channel, std above 0")
         self.steps, self.finish = tuple(steps), tuple(finish)
-        crops = [step for step in steps if _crops(step)]
-        self.reframes, self.mirrors = bool(crops), any(map(_mirrors, steps))
-        self.boxes = (crops[0].keywords["scale"], crops[0].keywords["ratio"]) if crops else None  # type: ignore[attr-defined]
+        self.cuts = next(filter(None, map(_cuts, steps)), None)
+        self.reframes, self.mirrors = self.cuts is not None, any(map(_mirrors, steps))
         deviation = torch.tensor(std).view(-1, 1, 1)
         self.scale = 1 / (255 * deviation)
         self.shift = -torch.tensor(mean).view(-1, 1, 1) / deviation
@@ -83,7 +82,7 @@ class Pipeline(View):
 
     def unboxed(self) -> Pipeline:
         mine = copy(self)
-        first = next((at for at, step in enumerate(self.steps) if _crops(step)), len(self.steps))
+        first = next((at for at, step in enumerate(self.steps) if _cuts(step)), len(self.steps))
         mine.steps = self.steps[:first] + self.steps[first + 1 :]
         return mine
 
@@ -144,8 +143,11 @@ def build(
     return Pipeline(steps, mean, std, finish)
 
 
-def _crops(step: Step) -> bool:
-    return isinstance(step, partial) and step.func is resized_crop and "ratio" in step.keywords
+def _cuts(step: Step) -> Cuts | None:
+    if not (isinstance(step, partial) and step.func is resized_crop and "size" in step.keywords):
+        return None
+    how = dict(step.keywords)
+    return Cuts(how.pop("size"), **how)
 
 
 def _mirrors(step: Step) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from evenhand.data.sources.frames import Range
+from evenhand.data.sources.frames import Cuts
 
 
 class View(ABC):
@@ -16,7 +16,7 @@ class View(ABC):
 
     reframes = False  # chooses its own part of a picture, so decoding must not
     mirrors = False  # shows some samples mirrored
-    boxes: tuple[Range, Range] | None = None  # area and ratio of the random part, where decoding may choose it instead
+    cuts: Cuts | None = None  # the random parts it shows, where decoding may cut them instead
 
     @abstractmethod
     def __call__(self, x: Any, chance: torch.Generator | None = None) -> Any:
