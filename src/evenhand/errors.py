@@ -29,8 +29,8 @@ def fits_memory(where: str) -> Iterator[None]:
     """What no memory can hold is a mistake in a size."""
     try:
         yield
-    except RuntimeError as error:
-        if not any(word in str(error) for word in ("allocate", "overflow", "out of memory")):
+    except (RuntimeError, TypeError) as error:
+        if not any(word in str(error).lower() for word in ("allocate", "overflow", "out of memory")):
             raise
         raise UserError(f"{where}: does not fit into memory; lower the largest of its sizes") from error
 

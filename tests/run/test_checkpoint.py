@@ -121,12 +121,58 @@ def test_a_bug_of_ours_is_not_reported_as_a_full_disk(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("damage", ["cut", "empty", "text"])
 def test_damaged_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "last.pt"
-    checkpoint.save(path, {"method": torch.randn(5000, generator=torch.Generator().manual_seed(0)), "step": 1})
+    checkpoint.save(path, {"method": {"w": torch.randn(5000, generator=torch.Generator().manual_seed(0))}, "step": 1})
     whole = path.read_bytes()
     path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "text": b"not a checkpoint"}[damage])
     with pytest.raises(UserError, match=r"last\.pt") as caught:
         checkpoint.load(path)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
+    """torch.load would give other weights without a word."""
+    path = tmp_path / "last.pt"
+    checkpoint.save(path, content())
+    whole = path.read_bytes()
+    weights = content()["method"]["w"].numpy().tobytes()
+    damaged = bytearray(whole)
+    damaged[whole.index(weights) + len(weights) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert not same(torch.load(path, weights_only=True), content())
+    checkpoint.save(tmp_path / "best.pt", content())
+    with pytest.raises(UserError, match=r"last\.pt is not a checkpoint of ours or is damaged .*best\.pt beside it is"):
+        checkpoint.load(path)
+    path.write_bytes(whole)
+    assert same(checkpoint.load(path), content())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("step", "abc"), ("total", None), ("epoch", None), ("digest", 3), ("method", 3)]
+)
+def test_an_entry_of_another_kind_is_refused_by_its_name(tmp_path: Path, key: str, value: object) -> None:
+    checkpoint.save(tmp_path / "last.pt", {**content(), key: value})
+    with pytest.raises(UserError, match=f"it has another kind of '{key}' entry"):
+        checkpoint.load(tmp_path / "last.pt")
+
+
+@pytest.mark.parametrize("key", ["best", "best_also", "measured"])
+def test_what_a_training_goes_on_from_must_be_there_to_go_on(tmp_path: Path, key: str) -> None:
+    known = {"best": 0.5, "best_also": {}, "measured": {}}
+    checkpoint.save(tmp_path / "last.pt", {**content(), **{k: v for k, v in known.items() if k != key}})
+    assert same(checkpoint.load(tmp_path / "last.pt"), content())
+    with pytest.raises(UserError, match=f"it has no '{key}' entry"):
+        checkpoint.load(tmp_path / "last.pt", going_on=True)
+
+
+@pytest.mark.parametrize("state", [{}, {"w": torch.ones(2)}, {"w": torch.ones(3, 3), "v": 1}])
+def test_a_state_that_does_not_fit_is_one_line(tmp_path: Path, state: dict[str, Any]) -> None:
+    class Linear:
+        def load_state(self, state: dict[str, Any]) -> None:
+            torch.nn.Linear(3, 1, bias=False).load_state_dict({"weight": state["w"]})
+
+    with pytest.raises(UserError, match=r"last\.pt does not fit its recipe \(.*\); no other checkpoint") as caught:
+        checkpoint.restore(Linear(), {"method": state}, tmp_path / "last.pt")  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
 
 
 def test_checkpoints_of_others_are_refused(tmp_path: Path) -> None:

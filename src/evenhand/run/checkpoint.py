@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,12 @@ from torch import Tensor
 from evenhand import atomic
 from evenhand.errors import UserError
 
+if TYPE_CHECKING:
+    from evenhand.methods.protocol import Method
+
 FORMAT = 2  # of checkpoints and run folders; raised when an older one can no longer be read as it is
-ENTRIES = ("step", "total", "epoch", "digest")  # of every checkpoint, beside the method's state
+ENTRIES = {"step": int, "total": int, "epoch": (int, float), "digest": (str, type(None)), "method": dict}  # of all
+GOING_ON = {"best": (int, float), "best_also": dict, "measured": dict}  # of those that a training goes on from
 TRAINING = ("optimizer", "scaler")  # parts of a state that only further training needs
 
 
@@ -24,21 +29,39 @@ def save(path: Path, content: dict[str, Any]) -> None:
         torch.save({"format": FORMAT, **content}, part)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU without executing anything in it."""
+def load(path: Path, *, going_on: bool = False) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU without executing anything in it; ``going_on``: to train it further."""
     if not path.exists():
         raise UserError(f"no checkpoint at {path}: train first, or give the run's folder")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _read(path)
     except Exception as error:
         kind = type(error).__name__
         raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {_way_on(path)}") from error
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
-    if absent := [key for key in ENTRIES if key not in content]:
-        raise UserError(f"{path} is not as a training wrote it: it has no '{absent[0]}' entry; {_way_on(path)}")
+    for key, kind in {**ENTRIES, **(GOING_ON if going_on else {})}.items():
+        wrong = "has no" if key not in content else "" if isinstance(content[key], kind) else "has another kind of"
+        if wrong:
+            raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {_way_on(path)}")
     return content
+
+
+def restore(method: Method, content: dict[str, Any], path: Path) -> None:
+    """Put a checkpoint's state into a method; a state of another shape is one line."""
+    try:
+        method.load_state(content["method"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"{path} does not fit its recipe ({said[:200]}); {_way_on(path)}") from error
+
+
+def _read(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:  # torch writes checksums of what it saves, but does not compare them
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} is not what was written")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _way_on(path: Path) -> str:
@@ -46,7 +69,7 @@ def _way_on(path: Path) -> str:
     whole = []
     for other in path.parent.glob("*.pt"):
         try:
-            content = torch.load(other, map_location="cpu", weights_only=True) if other != path else {}
+            content = _read(other) if other != path else {}
             if content["method"] and content["format"] == FORMAT:
                 whole.append((int(content["step"]), other))
         except Exception:  # damaged too, or another's: it is no way on

@@ -42,13 +42,13 @@ class Checkpoints:
         path = self.folder / "last.pt"
         if not path.exists():
             return 0
-        content = checkpoint.load(path)
+        content = checkpoint.load(path, going_on=True)
         if content["digest"] != self.digest:
             raise UserError(
                 f"{path} belongs to another recipe (digest {content['digest'] or 'none'}, this one is {self.digest}); "
                 "choose another run.folder, or train with the recipe.toml in it"
             )
-        self.method.load_state(content["method"])
+        checkpoint.restore(self.method, content, path)
         self.best.scores |= {self.run.select: content["best"]} | content["best_also"]
         self.latest = int(content["step"]), content["measured"]
         self.warned = set(content.get("warned", ()))

@@ -128,7 +128,7 @@ def _measure_also(run: OpenRun, data: Data, split: str) -> dict[str, dict[str, A
     found: dict[str, dict[str, Any]] = {}
     for rule in rules_of("last", settings.select_also):
         content = checkpoint.load(run.folder / rule.file)
-        run.method.load_state(content["method"])
+        checkpoint.restore(run.method, content, run.folder / rule.file)
         scores = run.method.task.score(run.method, data.streams[split], batch=settings.eval_batch)
         numbers = {key: value for key, value in scores.items() if ":" not in key}
         labels = {"chosen_with_target_labels": rule.kind == "oracle"}

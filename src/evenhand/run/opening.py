@@ -115,7 +115,7 @@ def open_run(folder: str | Path, *, name: str | None = None, device: str | None 
     place = _place(device or recipe.run.device, fall_back=device is None)
     needs = {need: open_run(folder / "needs" / need, device=str(place)).method for need in recipe.needs}
     method = build_method(_as_trained(recipe), _views(recipe, model), place, needs)
-    method.load_state(content["method"])
+    checkpoint.restore(method, content, folder / name)
     return OpenRun(folder, recipe, model, method, name, int(content["step"]), float(content["epoch"]))
 
 

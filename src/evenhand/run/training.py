@@ -11,7 +11,7 @@ import torch
 
 from evenhand import locks, parallel
 from evenhand.data.prepared import Data
-from evenhand.errors import UserError, users_mistake
+from evenhand.errors import UserError, fits_memory, users_mistake
 from evenhand.measure.frozen import keep_backbone
 from evenhand.methods import method_class
 from evenhand.methods.protocol import Method
@@ -39,7 +39,7 @@ def train(recipe: Recipe, *, smoke: bool = False, data: Data | None = None) -> P
         model, data, method = fit_recipe(recipe, smoke=smoke, data=data)
         if is_complete(folder) and final_split(data) in data.streams:
             content = checkpoint.load(folder / chosen(recipe))
-            method.load_state(content["method"])
+            checkpoint.restore(method, content, folder / chosen(recipe))
             step, epoch = int(content["step"]), float(content["epoch"])
             run = OpenRun(folder, recipe, model, method, chosen(recipe), step, epoch)
             measure_open(run, data, split=final_split(data))
@@ -62,7 +62,8 @@ def fit_recipe(recipe: Recipe, *, smoke: bool = False, data: Data | None = None)
             describe(Path(recipe.run.folder), recipe, model, data.streams)
             if recipe.data.embed:
                 keep_backbone(recipe.data.embed, Path(recipe.run.folder))
-    fit(method, data.streams, recipe.run, digest=model.digest)
+    with fits_memory("training"):
+        fit(method, data.streams, recipe.run, digest=model.digest)
     return model, data, method
 
 
