@@ -166,6 +166,7 @@ def test_files_of_the_wrong_types_are_one_line(tmp_path: Path, file: str, conten
         {"reliability": {"count": [1], "confidence": [0.5]}},
         {"reliability": {"count": [1], "confidence": [0.5], "accuracy": []}},
         {"adaptation": {"source_points": {"xy": [[1.0]], "labels": None}}},
+        {"adaptation": {"source_points": {"xy": [[1.0, 2.0]], "labels": [0, 1]}}},
     ],
 )
 def test_parts_of_a_classifiers_measurement_have_types(tmp_path: Path, part: dict[str, Any]) -> None:

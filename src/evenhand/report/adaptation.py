@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from markupsafe import Markup
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from evenhand.report.charts.plots import plot_curves, plot_domains
 from evenhand.report.curves import run_lines
@@ -28,6 +28,12 @@ OPENED = 2  # groups whose pictures are not folded away
 class Points(BaseModel):
     xy: list[Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(min_length=1)
     labels: list[int] | None
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Points:
+        if self.labels is not None and len(self.labels) != len(self.xy):
+            raise ValueError(f"labels has {len(self.labels)} entries for {len(self.xy)} points")
+        return self
 
 
 class Domains(BaseModel):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import pickle
 import shutil
 from pathlib import Path
@@ -429,8 +430,19 @@ def test_an_identity_tells_frames_names_and_dates(tmp_path: Path) -> None:
     assert next(iter(Files(paths, size=16, mode="L", frame="pad").identity())) == b"16 16 Lpad"
     dated = [part.decode().split("\0") for part in Files(paths, size=16).identity(dated=True)]
     assert dated[1][2] == str(paths[0].stat().st_mtime_ns)
-    read = Files(["a", "b"], size=16, reader=lambda _: pytest.fail("opened"))
-    assert list(read.identity()) == [b"16 16 RGB", b"a", b"b"]
+
+
+def test_records_are_told_apart_by_what_is_in_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same key may stand another picture."""
+    records = {"a": b"first", "b": b"other"}
+    read = Files(["a", "b"], size=16, reader=lambda name: io.BytesIO(records[name]))
+    head, *marks = read.identity()
+    assert head == b"16 16 RGB"
+    assert marks == [key.encode() + hashlib.blake2b(content).digest() for key, content in records.items()]
+    records["b"] = b"OTHER"
+    assert [*read.identity()][1:] != marks
+    monkeypatch.setattr(files_module, "PROBED", 1)
+    assert [*read.identity()][2] == b"b"  # of a large set not all are read
     assert read.path(0) is None
 
 

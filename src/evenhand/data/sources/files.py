@@ -164,7 +164,9 @@ class Files(Source):
         """How they are framed, names from the common folder down, and marks: the same wherever the folder moves."""
         yield f"{self.size} {self.resize} {self.mode}{'' if self.frame.how == 'crop' else self.frame.how}".encode()
         if self.reader is not None:
-            yield from (name.encode() for name in self.paths)
+            every = _every(self.paths)
+            for at, name in enumerate(self.paths):
+                yield name.encode() + (b"" if at % every else hashlib.blake2b(self.reader(name).read()).digest())
             return
         paths = [os.path.abspath(path) for path in self.paths]
         root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
@@ -178,13 +180,18 @@ def marks(paths: Sequence[str], listed: str, *, dated: bool) -> Iterator[str]:
     Uncompressed pictures are all of one length. So many files are probed, spread over all: a large set must not be read
     from end to end before a run begins, and its compressed pictures differ in length.
     """
-    every = max(1, math.ceil(len(paths) / PROBED))
+    every = _every(paths)
     for at, path in enumerate(paths):
         if not os.path.isfile(path):
             raise UserError(f"image '{path}' is missing; restore it or take it out of {listed}")
         found = os.stat(path)
         more = str(found.st_mtime_ns) if dated else "" if at % every else _probe(path, found.st_size)
         yield f"{found.st_size}\0{more}"
+
+
+def _every(paths: Sequence[str]) -> int:
+    """The how-manieth is probed."""
+    return max(1, math.ceil(len(paths) / PROBED))
 
 
 def _probe(path: str, length: int) -> str:
