@@ -432,7 +432,8 @@ def test_probes_of_a_radius_see_the_source_alone_and_keep_all_else(data: Data, m
     method.refresh(Progress(0, 2, 20), data.streams)
     method.refresh(Progress(1, 2, 20), data.streams)
     assert method.rho == 0.4
-    ((whose, auto, probe, accuracy, streams, clock, unit),) = asked  # once
+    ((whose, auto, probe, accuracy, streams, clock, unit, chance),) = asked  # once
+    assert chance == max(data.streams["val"].counts) / len(data.streams["val"])
     assert (whose, auto.steps, streams) == (method, 5, data.streams)
     assert (clock(3).step, clock(3).steps_per_epoch, clock(3).total_steps) == (3, 5, 5)
     assert unit == pytest.approx(length(p.detach() for p in method.net.parameters()), rel=1e-5)

@@ -188,7 +188,8 @@ def test_probes_train_and_a_radius_beyond_all_weights_fails(tmp_path: Path) -> N
     assert method.rho == 1e-3
 
 
-def test_a_probe_that_diverges_fails(data: Data) -> None:
+def test_a_probe_that_diverges_fails(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "evaluate", Spy(fall=0.0))
     auto = {"steps": 3, "shares": [1e-3, 1e30], "tolerance": 1.0}
     method = make(data, {"rho_relative": True}, auto=auto)
     method.refresh(START, data.streams)
@@ -229,7 +230,19 @@ def test_refusals(data: Data) -> None:
         Optim(name="sam", rho="auto").radius(START)
 
 
-def test_a_run_logs_what_was_found(tmp_path: Path) -> None:
+def test_trainings_that_stay_at_chance_tell_nothing(data: Data) -> None:
+    """Of the ten classes none is learnt in three steps; the widest tolerance makes no radius of that."""
+    auto = {"steps": 3, "shares": [1e-3, 1e-2], "tolerance": 1.0}
+    method = make(data, {"rho_relative": True, "lr": 1e-9}, auto=auto)
+    with pytest.warns(
+        UserWarning, match=r"3 steps without SAM come to 0\.\d+ where chance is 0\.100.*method\.auto\.st"
+    ):
+        method.refresh(START, data.streams)
+    assert method.rho == 0.0
+
+
+def test_a_run_logs_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "evaluate", Spy(fall=0.0))
     tree = {
         "data": {"set": "shapes", "n_max": 12, "imbalance": 10, "val_per_class": 2, "augment": []},
         "method": {

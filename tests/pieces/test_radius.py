@@ -27,6 +27,15 @@ def test_nothing_is_tried_after_the_first_failure() -> None:
     assert tried == [0.0, 0.01, 0.02, 0.05]
 
 
+def test_half_of_what_was_learnt_must_stay() -> None:
+    """Of trainings near chance any radius is within the tolerance."""
+    scores = {0.0: 0.020, 0.01: 0.018, 0.02: 0.0121, 0.05: 0.0119, 0.1: 0.02}
+    assert pick_rho(scores.__getitem__, GRID, chance=0.004) == 0.02
+    assert pick_rho(scores.__getitem__, GRID) == 0.1  # all are above half of 0.020
+    assert pick_rho(lambda _: 0.25, GRID, chance=0.25) == 0.0  # nothing was learnt: nothing is told
+    assert pick_rho(lambda _: 0.26, GRID, chance=0.25) == 0.1
+
+
 def test_none_holds() -> None:
     assert pick_rho(lambda rho: float(rho == 0), GRID) == 0.0
     assert pick_rho(lambda rho: 1.0 if rho == 0 else float("nan"), GRID) == 0.0

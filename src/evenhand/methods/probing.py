@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -34,11 +35,13 @@ def search_rho(
     streams: Streams,
     clock: Callable[[int], Progress],
     unit: float,
+    chance: float,
 ) -> float:
     """``pick_rho`` of ``auto.shares`` times ``unit``; a function of weights, data and seed.
 
     ``probe(rho, seed)`` is a method that trains with that radius on one feed; it starts from the weights of ``method``,
     sees the same batches and draws the same numbers whatever the radius, and ``clock`` tells it the time of each step.
+    ``chance`` is the score of who has learnt nothing.
     """
     assert method.player is not None
     seed, device = mix(method.seed, "rho"), method.player.device
@@ -57,7 +60,14 @@ def search_rho(
             one.schedule(clock(step))
             one.update({name: batch})
         finite = all(bool(p.isfinite().all()) for p in one.player.parameters)
-        return score(one) if finite else math.nan  # diverged: that radius fails
+        found = score(one) if finite else math.nan  # diverged: that radius fails
+        if rho == 0 and found - chance <= auto.tolerance:
+            warnings.warn(
+                f"rho = 'auto': {auto.steps} steps without SAM come to {found:.3f} where chance is {chance:.3f}, too "
+                "little to tell radii apart: raise method.auto.steps, or give a radius",
+                stacklevel=2,
+            )
+        return found
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        return pick_rho(trained, [share * unit for share in auto.shares], tolerance=auto.tolerance)
+        return pick_rho(trained, [share * unit for share in auto.shares], tolerance=auto.tolerance, chance=chance)

@@ -134,4 +134,5 @@ def find_rho(method: SDAT, streams: Streams) -> float:
     def clock(step: int) -> Progress:
         return Progress(step, s.auto.steps, s.auto.steps)
 
-    return search_rho(method, s.auto, probe, accuracy, streams, clock, norm)
+    commonest = max(streams["val"].counts) / len(streams["val"])
+    return search_rho(method, s.auto, probe, accuracy, streams, clock, norm, commonest)

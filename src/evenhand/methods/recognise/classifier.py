@@ -217,7 +217,8 @@ def find_rho(method: LongTailClassifier, at: Progress, streams: Streams) -> floa
     def clock(step: int) -> Progress:
         return Progress(step * total // auto.steps, at.steps_per_epoch, total)
 
-    return search_rho(method, auto, probe, recall, streams, clock, unit)
+    classes = sum(count > 0 for count in needed(streams, "val").counts)
+    return search_rho(method, auto, probe, recall, streams, clock, unit, 1 / classes)
 
 
 def sampling_weights(rule: Sampling, labels: Tensor, counts: list[int], beta: float) -> Tensor | None:
