@@ -494,6 +494,9 @@ def test_bad_input_is_one_line(data: Data, cnn: Any) -> None:
         student(data, cnn, net={"name": "resnet8"})
     with pytest.raises(ValueError, match=r"has no DIST loss to weight: set weighting = 'none'"):
         student(data, distil="off")
+    for name in ("sam", "lpf-sgd"):
+        with pytest.raises(ValueError, match=f"optim.name = '{name}' takes passes of its own: use adamw"):
+            student(data, cnn, optim={"name": name})
     strange = copy.copy(cnn)
     facts = cnn.data.facts
     strange.data = replace(cnn.data, facts=facts.model_copy(update={"classes": (*facts.classes[:-1], "lynx")}))

@@ -72,6 +72,8 @@ class DeiTLTSettings(Settings):
 
     @model_validator(mode="after")
     def _combinable(self) -> DeiTLTSettings:
+        if self.optim.name in ("sam", "lpf-sgd"):
+            raise ValueError(f"optim.name = '{self.optim.name}' takes passes of its own: use adamw, adam, sgd or pgd")
         if self.distil == "off" and self.weighting != "none":
             raise ValueError("distil = 'off' has no DIST loss to weight: set weighting = 'none'")
         return self
