@@ -16,7 +16,7 @@ from evenhand.data.stream import Memory, Stream
 from evenhand.measure import finding, latents, memorised, sheet, shift
 from evenhand.tasks import Task, classify
 from evenhand.tasks.classify import CLASSIFY, _traces, some_rows
-from evenhand.tasks.detect import DETECT, _known, _mean
+from evenhand.tasks.detect import DETECT, _by_group, _known
 from evenhand.tasks.generate import GENERATE
 from evenhand.tasks.metric import Metric, score
 
@@ -156,7 +156,9 @@ def test_classes_of_equal_counts_are_logged_in_their_order() -> None:
 
 def test_what_no_detector_could_score_is_left_out_of_means() -> None:
     assert (_known(float("nan")), _known(0.0)) == (None, 0.0)
-    assert (_mean([0.2, None, 0.6]), _mean([None]), _mean([])) == (pytest.approx(0.4), None, None)
+    ap = torch.tensor([0.2, float("nan"), 0.6])
+    means = _by_group(ap, {"head": [0, 1, 2], "mid": [1], "tail": []})
+    assert means == {"head": pytest.approx(0.4), "mid": None, "tail": None}
 
 
 class Told:
@@ -232,10 +234,18 @@ def test_scores_traces_and_what_the_method_says_of_itself_are_logged_together() 
     found = CLASSIFY.score(told(), STREAMS["test"])
     assert found["mean_recall"] == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert (found["recall:a"], found["recall:b"], found["own"]) == pytest.approx((0.5, 1 / 3, 1.0))
+    assert (found["head"], found["tail"]) == pytest.approx((0.5, 1 / 3))
+
+
+@pytest.mark.parametrize("task", [CLASSIFY, DETECT, GENERATE])
+def test_a_tail_that_is_measured_at_each_evaluation_can_be_selected_by(task: Task) -> None:
+    early = {metric.key for metric in task.metrics if not metric.late}
+    assert task.headline.key in early
+    assert ("tail" in early) == (task is not GENERATE)  # FIDs of single classes wait for the end
 
 
 def test_seen_samples_are_compared_with_seen_and_unseen_with_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the source: its training samples where the target is trained on, else the held-out ones."""
+    """Of the source: its training samples where the target is trained on, else the held-out ones, if there are any."""
     compared: list[tuple[int, int]] = []
     monkeypatch.setattr(shift, "proxy_a_distance", lambda one, other: compared.append((len(one), len(other))) or 0.5)
     method = told()
@@ -247,7 +257,7 @@ def test_seen_samples_are_compared_with_seen_and_unseen_with_unseen(monkeypatch:
     monkeypatch.setattr(method, "feeds", lambda _: {"labelled": None})
     CLASSIFY.watch(method, STREAMS)
     CLASSIFY.watch(method, {key: STREAMS[key] for key in ("source", "target")})
-    assert compared == [(6, 6), (8, 6), (6, 6)]
+    assert compared == [(6, 6), (8, 6)]
 
 
 def test_a_target_of_one_sample_has_no_distance_nor_scores_of_many() -> None:
@@ -311,7 +321,7 @@ def test_detections_are_scored_class_by_class_and_group_by_group(monkeypatch: py
     data = SimpleNamespace(groups={"head": [0, 2], "tail": [1], "mid": [2]})
     method: Any = SimpleNamespace(detect=None, data=data, details=lambda: {"own": 1}, traces=lambda: {"step": 2.0})
     stream: Any = SimpleNamespace(classes=("car", "bus", "cow"))
-    assert DETECT.score(method, stream, batch=5) == {"map50": 0.5, "step": 2.0}
+    assert DETECT.score(method, stream, batch=5) == {"map50": 0.5, "head": 1.0, "tail": 0.0, "step": 2.0}
     table = DETECT.table(method, stream, batch=6)
     assert asked == [5, 6]
     assert (table["ap50"], table["group_ap"]) == ([1.0, 0.0, None], {"head": 1.0, "tail": 0.0, "mid": None})

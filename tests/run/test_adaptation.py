@@ -135,6 +135,14 @@ def test_seen_is_compared_with_seen(trains_on_target: bool, compared: str) -> No
     assert row["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+def test_without_held_out_source_an_untrained_target_is_compared_with_nothing() -> None:
+    """Trained-on source images lie apart from any that were not: two halves of one set came to 0.6."""
+    domains = {"source": vectors(300, 3, 0), "target": vectors(300, -3, 2).unlabelled()}
+    row = CLASSIFY.watch(Aligner([2.0]), domains, batch=7)["target"]
+    assert not {"a_distance", "domain_accuracy", "domain_loss"} & row.keys()
+    assert {"infomax", "largest_share"} <= row.keys()
+
+
 def test_two_halves_of_one_set_are_one_domain_and_no_alarm_sounds(tmp_path: Path) -> None:
     """Domain-adversarial training on them ends where it should: at chance, at distance 0, and healthy."""
     import numpy as np
@@ -214,6 +222,12 @@ def test_rules_without_their_stream_are_refused(streams: Streams) -> None:
         check_selection(CLASSIFY, bare, "label-free:infomax")
     with pytest.raises(UserError, match="'label-free:source-risk' needs a 'val' stream"):
         check_selection(CLASSIFY, bare, "last", ["label-free:source-risk"])
+
+
+@pytest.mark.parametrize("name", ["ece_scaled", "cls_tail", "entropy"])
+def test_what_is_measured_at_the_end_alone_chooses_no_checkpoint(name: str, streams: Streams) -> None:
+    with pytest.raises(UserError, match=f"'{name}' is measured once, at the end of a run; use one of accuracy, mean_"):
+        check_selection(CLASSIFY, streams, f"val:{name}")
 
 
 def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_measuring_validation_leaves_the_test_closed(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("metric", ["min_head_tail_recall", "min_head_tail_coverage", "coverage_violation", "macro_f1",
-                                    "micro_f1", "top5", "min_coverage"])  # fmt: skip
+                                    "micro_f1", "top5", "min_coverage", "head", "tail"])  # fmt: skip
 def test_its_numbers_can_be_selected(tmp_path: Path, metric: str) -> None:
     chosen = train(recipe(tmp_path / "run", steps=6, eval_every=0.2, select=f"val:{metric}"))
     rows = [json.loads(line) for line in (chosen / "log.jsonl").read_text().splitlines()]
@@ -87,13 +87,16 @@ def test_its_numbers_can_be_selected(tmp_path: Path, metric: str) -> None:
     found = open_run(chosen)
     assert found.checkpoint == "best.pt"
     assert scores[found.step] == max(scores.values())
-    assert CLASSIFY.metric(metric).path == (metric,)
-    assert metric in json.loads((chosen / "measure.json").read_text())
+    group = metric in ("head", "tail")
+    assert CLASSIFY.metric(metric).path == (("group_recall", metric) if group else (metric,))
+    measured = json.loads((chosen / "measure.json").read_text())
+    assert metric in (measured["group_recall"] if group else measured)
 
 
 def test_a_scaled_error_is_not_to_be_selected_by(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="measured are"):
+    with pytest.raises(UserError, match="'ece_scaled' is measured once, at the end of a run"):
         train(recipe(tmp_path / "run", steps=1, select="val:ece_scaled"))
+    assert not (tmp_path / "run" / "last.pt").exists()  # refused before training
 
 
 def test_files_are_decoded_by_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,12 @@ class Evaluation:
             "loss": float(self.surprise.double().mean()),
         }
 
+    def group_recalls(self, groups: Groups) -> dict[str, float]:
+        """Mean recall of the classes of each group, where it has a sample at all."""
+        recall = _present(metric.recalls(self.confusion), metric.absent_classes(self.confusion))
+        means = {name: _mean([recall[k] for k in members]) for name, members in groups.items()}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
     @staticmethod
     def _worse_of_head_and_tail(C: Tensor, groups: Groups) -> dict[str, float]:
         if not {"head", "tail"} <= groups.keys():
@@ -93,7 +99,7 @@ class Evaluation:
         """Everything the report shows, as plain values; the confusion matrix as an array of counts (K, K)."""
         C, bins = self.confusion, self.reliability
         absent = metric.absent_classes(C)
-        recall = [None if k in absent else r for k, r in enumerate(metric.recalls(C).tolist())]
+        recall = _present(metric.recalls(C), absent)
         return {
             **self.scalars(groups),
             "absent": absent,
@@ -102,7 +108,7 @@ class Evaluation:
             "precision": metric.precisions(C).tolist(),
             "coverage": metric.coverages(C).tolist(),
             "groups": groups,
-            "group_recall": {name: _mean([recall[k] for k in members]) for name, members in groups.items()},
+            "group_recall": dict.fromkeys(groups) | self.group_recalls(groups),
             "reliability": {
                 "confidence": bins.confidence.tolist(),
                 "accuracy": bins.accuracy.tolist(),
@@ -110,6 +116,11 @@ class Evaluation:
             },
             "samples": len(self.target),
         }
+
+
+def _present(values: Tensor, absent: list[int]) -> list[float | None]:
+    """By class; None for those without a sample."""
+    return [None if k in absent else value for k, value in enumerate(values.tolist())]
 
 
 def _mean(values: list[float | None]) -> float | None:

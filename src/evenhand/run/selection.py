@@ -75,10 +75,17 @@ def check_selection(task: Task, streams: Streams, select: str, also: Sequence[st
             raise UserError(
                 f"run.select = '{rule.text}' needs a '{rule.stream}' stream; {remedy}, or use select = 'last'"
             )
+        if rule.kind == "label-free" and rule.name != SOURCE_RISK:
+            continue
         try:
-            task.metric(rule.metric)
+            late = task.metric(rule.metric).late
         except UserError as error:
             raise UserError(f"run.select = '{rule.text}': {error}") from error
+        if late:
+            some = ", ".join(metric.key for metric in task.metrics if not metric.late)
+            raise UserError(
+                f"run.select = '{rule.text}': '{rule.metric}' is measured once, at the end of a run; use one of {some}"
+            )
 
 
 class Best:

@@ -40,7 +40,7 @@ class Classify(Task):
         Metric("min_recall", "min recall"),
         Metric("ece", "ECE", higher_is_better=False),
         Metric("ece_scaled", "ECE after temperature scaling", higher_is_better=False, shown=False,
-               path=("temperature", "ece")),
+               path=("temperature", "ece"), late=True),
         Metric("g_mean", "G-mean of recalls", shown=False),
         Metric("h_mean", "H-mean of recalls", shown=False),
         Metric("macro_f1", "macro F1", shown=False),
@@ -51,9 +51,10 @@ class Classify(Task):
         Metric("min_head_tail_recall", "worse of head and tail recall", shown=False),
         Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False),
         score("loss", "cross-entropy", lower=True, shown=False),
-        *(Metric(f"{expert}_{key}", f"{name} of {expert.upper()} alone", shown=False, path=("experts", expert, key))
+        *(Metric(f"{expert}_{key}", f"{name} of {expert.upper()} alone", shown=False, late=True,
+                 path=("experts", expert, key))
           for expert in EXPERTS for key, name in EXPERT_NUMBERS.items()),
-        *(score(name, path=("adaptation", name), shown=False) for name in LABEL_FREE),
+        *(score(name, path=("adaptation", name), shown=False, late=True) for name in LABEL_FREE),
     )  # fmt: skip
     headline, tail = metrics[1], metrics[4]
     per_class = (Metric("recall", "recall"),)
@@ -67,10 +68,11 @@ class Classify(Task):
         from evenhand.measure.classification import evaluate
         from evenhand.measure.confusion import absent_classes, coverages, recalls
 
-        found = evaluate(method.predict, stream, batch=batch)
+        found, groups = evaluate(method.predict, stream, batch=batch), method.data.groups
         C = found.confusion
         by_class = {"recall": recalls(C), "coverage": coverages(C)}
-        return found.scalars(method.data.groups) | _traces(method.data, by_class, absent_classes(C)) | method.traces()
+        numbers = found.scalars(groups) | found.group_recalls(groups)
+        return numbers | _traces(method.data, by_class, absent_classes(C)) | method.traces()
 
     def table(self, method: Recogniser, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         from evenhand import parallel
@@ -90,7 +92,8 @@ class Classify(Task):
         """Of a target domain: what its predictions look like, and how far it is from the source.
 
         Features of samples trained on lie apart from those of others of the same domain. So seen is compared with
-        seen: with the source's training samples if the target's are trained on, else with its held-out ones.
+        seen: with the source's training samples if the target's are trained on, else with its held-out ones; where
+        none are held out there is nothing to compare it with.
         """
         from torch.nn.functional import softplus
 
@@ -98,15 +101,15 @@ class Classify(Task):
 
         if "target" not in streams:
             return {}
-        unseen = "val" in streams and "target" not in method.feeds(streams)
-        target, source = streams["target"], streams["val" if unseen else "source"]
+        target = streams["target"]
+        source = streams.get("source" if "target" in method.feeds(streams) else "val")
         logits = on_some(method.predict, target, PREDICTED, batch)
         values = {name: score(logits) for name, score in shift.SCORES.items() if len(logits) > 1}
         values["target_entropy"] = shift.target_entropy(logits)
         values["largest_share"] = shift.largest_share(logits)
         values["effective_classes"] = shift.effective_classes(logits)
         values["possible_classes"] = float(min(logits.shape))
-        if method.embeds and min(len(source), len(target)) > 1:
+        if method.embeds and source is not None and min(len(source), len(target)) > 1:
             parts = [on_some(method.embed, stream, COMPARED, batch) for stream in (source, target)]
             values["a_distance"] = shift.proxy_a_distance(*parts)
             if method.tells:

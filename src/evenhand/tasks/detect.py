@@ -10,6 +10,8 @@ from evenhand.tasks.metric import Metric
 if TYPE_CHECKING:  # what measures imports torch, which a report does without
     from pathlib import Path
 
+    from torch import Tensor
+
     from evenhand.data.prepared import Data
     from evenhand.data.stream import Stream
     from evenhand.methods.protocol import Finder
@@ -25,15 +27,15 @@ class Detect(Task):
     noun = "images"
     metrics = (
         Metric("map50", "mAP@0.5"),
-        Metric("map50_11", "mAP@0.5, 11 points", shown=False),
-        Metric("coco", "COCO mAP"),
-        Metric("coco75", "mAP@0.75"),
+        Metric("map50_11", "mAP@0.5, 11 points", shown=False, late=True),
+        Metric("coco", "COCO mAP", late=True),
+        Metric("coco75", "mAP@0.75", late=True),
         Metric("head", "head AP", path=("group_ap", "head")),
         Metric("mid", "mid AP", path=("group_ap", "mid")),
         Metric("tail", "tail AP", path=("group_ap", "tail")),
-        Metric("small", "small", path=("by_size", "small")),
-        Metric("medium", "medium", path=("by_size", "medium")),
-        Metric("large", "large", path=("by_size", "large")),
+        Metric("small", "small", path=("by_size", "small"), late=True),
+        Metric("medium", "medium", path=("by_size", "medium"), late=True),
+        Metric("large", "large", path=("by_size", "large"), late=True),
     )
     headline, tail = metrics[0], metrics[6]
     per_class = (Metric("ap50", "AP@0.5"),)
@@ -45,24 +47,25 @@ class Detect(Task):
 
         found, truths = find_all(method.detect, stream, batch=batch)
         ap = average_precision(found, truths, len(stream.classes))
-        return {"map50": float(ap.nanmean())} | method.traces()
+        groups = _by_group(ap, method.data.groups)
+        known = {name: value for name, value in groups.items() if value is not None}
+        return {"map50": float(ap.nanmean())} | known | method.traces()
 
     def table(self, method: Finder, stream: Stream, *, batch: int = 512) -> dict[str, Any]:
         from evenhand.measure.detection import average_precision, coco_scores
         from evenhand.measure.finding import find_all
 
-        K = len(stream.classes)
+        K, groups = len(stream.classes), method.data.groups
         found, truths = find_all(method.detect, stream, batch=batch)
         ap = average_precision(found, truths, K)
         coco = coco_scores(found, truths, K)
-        named = [value if value == value else None for value in ap.tolist()]
-        groups = {name: _mean([named[k] for k in rows]) for name, rows in method.data.groups.items()}
         return {
             "map50": float(ap.nanmean()),
             "map50_11": float(average_precision(found, truths, K, rule="11-point").nanmean()),
             "coco": coco["AP"], "coco75": coco["AP75"],
             "by_size": {size: _known(coco[f"AP {size}"]) for size in ("small", "medium", "large")},
-            "ap50": named, "group_ap": groups, "groups": method.data.groups,
+            "ap50": [_known(value) for value in ap.tolist()],
+            "group_ap": _by_group(ap, groups), "groups": groups,
             "objects": sum(len(truth[1]) for truth in truths),
             **method.details(),
         }  # fmt: skip
@@ -94,6 +97,6 @@ def _known(value: float) -> float | None:
     return value if value == value else None
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _by_group(ap: Tensor, groups: dict[str, list[int]]) -> dict[str, float | None]:
+    """Mean AP of the classes of each group that have an object; None where none has."""
+    return {name: _known(float(ap[rows].nanmean())) for name, rows in groups.items()}

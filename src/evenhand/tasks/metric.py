@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 class Metric:
     """``key`` names it in ``run.select`` and ``[expect]``; ``path`` is its place in measure.json, by default the key.
 
-    ``shown`` metrics are columns of the summary.
+    ``shown`` metrics are columns of the summary. A ``late`` one is known only when a run is measured at its end: no
+    checkpoint is chosen by it.
     """
 
     key: str
@@ -20,6 +21,7 @@ class Metric:
     higher_is_better: bool = True
     shown: bool = True
     path: tuple[str, ...] = field(default=())
+    late: bool = False
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -45,7 +47,7 @@ class Metric:
 
 def score(
     key: str, name: str = "", *, digits: int = 3, lower: bool = False, scale: float = 1.0, shown: bool = True,
-    path: tuple[str, ...] = (),
+    path: tuple[str, ...] = (), late: bool = False,
 ) -> Metric:  # fmt: skip
     """A metric without unit."""
-    return Metric(key, name or key, "", scale, digits, not lower, shown, path)
+    return Metric(key, name or key, "", scale, digits, not lower, shown, path, late)
