@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from evenhand.cli import app, main
 from evenhand.errors import UserError
 from evenhand.run import reproduce as module
-from evenhand.run.recipe import Expected, Recipe, load_recipe
+from evenhand.run.needs import needed_recipe
+from evenhand.run.recipe import Expected, Recipe, load_recipe, recipe_names, recipe_text
 from evenhand.run.reproduce import reproduce
 
 RECIPE = """
@@ -240,7 +241,31 @@ def test_the_demonstration_is_one_seed_of_three_variants(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(("size", "anew"), [(19_999, True), (20_000, False)])
 def test_data_are_few_below_twenty_thousand(size: int, anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "read_data", lambda _: SimpleNamespace(labelled=range(size)))
-    assert module._splits([SimpleNamespace(needs={})]) == anew  # type: ignore[list-item]
+    assert module._varied(None, [SimpleNamespace(needs={})], []) == anew  # type: ignore[list-item]
+
+
+def test_a_split_that_is_chosen_is_every_seeds(quick: Path, tmp_path: Path) -> None:
+    ce = {"seeds": 2, "variants": ["ce"], "overrides": ["data.split_seed=7"]}
+    folder = reproduce(str(quick), out=tmp_path / "runs", **ce)  # type: ignore[arg-type]
+    assert [load_recipe(folder / f"ce-{seed}").data.split_seed for seed in (0, 1)] == [7, 7]
+    with pytest.raises(UserError, match=r"--splits: data\.split_seed is set, to one split for all seeds; leave it out"):
+        reproduce(str(quick), out=tmp_path / "others", splits=True, **ce)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [n for n in recipe_names() if "splits = true" in recipe_text(n)])
+def test_numbers_that_are_ours_can_be_compared_by_the_command(name: str) -> None:
+    """Those over several splits need a split for each seed, the annotator of a generator included."""
+    for variant in load_recipe(name).variants:
+        recipe = load_recipe(f"{name}:{variant}")
+        if any(expected.splits for expected in recipe.expect.values()):
+            assert module._one_split([recipe], []) == "", variant
+        for need, asked in recipe.needs.items():
+            one, other = (
+                needed_recipe(need, asked, recipe.changed({"data.split_seed": seed, "run.seed": seed}))
+                for seed in (1, 2)
+            )
+            assert (one.data.split_seed, other.data.split_seed) == (1, 2)
+            assert one.run.folder != other.run.folder
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.6, "agrees"), (0.61, "DIFFERS"), (0.4, "agrees"), (0.39, "DIFFERS")])

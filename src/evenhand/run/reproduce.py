@@ -64,7 +64,7 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{Path(name).stem}"
     written = {variant: load_recipe(f"{name}:{variant}" if variant else name) for variant in wanted}
     asked = [load_recipe(f"{name}:{variant}" if variant else name, overrides) for variant in wanted]
-    splits = _splits(asked) if splits is None else _can_split(asked) if splits else False
+    splits = _varied(splits, asked, overrides)
     recipes = {
         folder / f"{variant or Path(name).stem}-{seed}": _recipe(name, variant, seed, overrides, folder, splits=splits)
         for seed in range(first_seed, first_seed + seeds)
@@ -90,22 +90,25 @@ def _recipe(name: str, variant: str, seed: int, overrides: list[str], folder: Pa
     return load_recipe(f"{name}:{variant}" if variant else name, [*overrides, *place])
 
 
-def _splits(recipes: list[Recipe]) -> bool:
-    """Whether every seed has a split of its own where nothing is said: if the data are few, and all else can follow."""
-    try:
-        _can_split(recipes)
-    except UserError:
+def _varied(splits: bool | None, recipes: list[Recipe], overrides: list[str]) -> bool:
+    """Whether every seed has a split of its own; where nothing is said, if the data are few and all else can follow."""
+    if splits is False:
         return False
-    return len(read_data(recipes[0]).labelled) < SMALL
+    against = _one_split(recipes, overrides)
+    if splits and against:
+        raise UserError(f"--splits: {against}")
+    return not against and (splits or len(read_data(recipes[0]).labelled) < SMALL)
 
 
-def _can_split(recipes: list[Recipe]) -> bool:
-    """True; a run that stays the same over the seeds may have been trained on what another split tests."""
+def _one_split(recipes: list[Recipe], overrides: list[str]) -> str:
+    """Why the split cannot follow the seed; empty if it can."""
+    if any(text.partition("=")[0].strip() == "data.split_seed" for text in overrides):
+        return "data.split_seed is set, to one split for all seeds; leave it out"
     for recipe in recipes:
         for name, need in recipe.needs.items():
-            if name == "annotator" or Path(need.recipe).is_dir():
-                raise UserError(f"--splits: needs.{name} is one run for all seeds, of one split; use --no-splits")
-    return True
+            if Path(need.recipe).is_dir():  # it may have been trained on what another split tests
+                return f"needs.{name} is one run for all seeds, of one split; use --no-splits"
+    return ""
 
 
 def is_done(folder: Path, recipe: Recipe) -> bool:
