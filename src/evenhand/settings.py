@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -32,6 +33,11 @@ class Settings(BaseModel):
                 raise ValueError(f"{key} is an integer beyond 64 bits; write a smaller one")
         defaults = {key: field.default for key, field in cls.model_fields.items()}
         return {key: _laid_over(defaults.get(key), value) for key, value in given.items()}
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
+        """Defaults that follow from other values of this table, such as a learning rate from an adversary."""
+        return {}
 
 
 def _laid_over(default: Any, given: Any) -> Any:

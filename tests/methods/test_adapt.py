@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,6 +302,30 @@ def test_what_is_resolved_reads_back_as_it_is() -> None:
     """A run's folder keeps every value: nothing is laid under it again."""
     table = DomainAdversarial.table.model_validate({"adversary": "mdd", "reversal": {"high": 0.5}, "head_hidden": 0})
     assert DomainAdversarial.table.model_validate(table.model_dump()) == table
+
+
+@pytest.mark.parametrize("name", ["domain-adversarial", "sdat", "sdat-ablation"])
+def test_another_adversary_brings_its_defaults_into_a_recipe_that_is_written_out(name: str, tmp_path: Path) -> None:
+    """A run's recipe.toml has every key: at MDD the reversal of CDAN would ruin the training."""
+    file = tmp_path / "mine.toml"
+
+    def written(set_: dict[str, Any], **method: Any) -> Any:
+        file.write_text(validate({"method": {"name": name, **method}, "data": {"target": "x"}}, "it").toml())
+        read = load_recipe(file, {f"method.{key}": value for key, value in set_.items()})
+        assert load_recipe(file).changed({f"method.{key}": value for key, value in set_.items()}).method == read.method
+        return read.method
+
+    mdd, cdan = (
+        validate({"method": {"name": name, "adversary": one}, "data": {"target": "x"}}, "it").method
+        for one in ("mdd", "cdan")
+    )
+    assert written({"adversary": "mdd"}) == mdd
+    assert written({"adversary": "cdan"}, adversary="mdd") == cdan
+    own = written({"adversary": "mdd", "bottleneck": 256}, optim={"lr": 0.02}, reversal={"steps": 30})
+    assert (own.bottleneck, own.optim.lr, own.reversal.steps) == (256, 0.02, 30)  # what somebody chose stays
+    assert (own.optim.weight_decay, own.reversal.high, own.head_hidden) == (5e-4, 0.1, 1024)
+    file.write_text(f'[method]\nname = "{name}"\nbottleneck = 256\n[data]\ntarget = "x"\n')
+    assert load_recipe(file, ["method.adversary=mdd"]).method.bottleneck == 256
 
 
 @pytest.mark.parametrize("recipe", ["adapt", "office-home", "office-home-vit", "visda", "domainnet"])

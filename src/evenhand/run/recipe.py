@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
+from evenhand.run.following import follow
 from evenhand.run.settings import Cycles, Run
 from evenhand.run.tables import explained as explained
 from evenhand.run.tables import flatten, merge, named, parse_override, put, to_toml, without_expectations
@@ -147,7 +148,11 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         stem = Path(name).stem if Path(name).suffix else Path(name).name
         seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
-    return validate(_laid_over(tree, changes), name)
+    recipe = validate(_laid_over(tree, changes), name)
+    for key, value in changes.items():
+        if value is None and validate(tomllib.loads(recipe.toml()), name).digest() != recipe.digest():
+            raise UserError(f"{key} = None cannot be written into a recipe, where leaving it out means its default")
+    return recipe
 
 
 def _laid_over(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +160,7 @@ def _laid_over(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     new = copy.deepcopy(tree)
     for key, value in changes.items():
         put(new, key, value)
+    follow(tree.get("method"), new.get("method"), changes)
     expected = new.get("expect")
     if "expect" in changes or not isinstance(expected, dict) or not tree.get("expect") or _same_results(tree, new):
         return new

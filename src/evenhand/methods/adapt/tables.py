@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -121,7 +122,11 @@ class AdaptTable(SlowBackbone, LabelledTable):
     @classmethod
     def _of_the_adversary(cls, table: Any) -> Any:
         """Defined last, so it runs first: ``optim_d`` takes after what stands in ``optim`` then."""
-        return _laid_over(MDD, table) if isinstance(table, dict) and table.get("adversary") == "mdd" else table
+        return _laid_over(cls.following(table), table) if isinstance(table, dict) else table
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        return MDD if given.get("adversary") == "mdd" else {}
 
     @model_validator(mode="after")
     def _combinable(self) -> AdaptTable:
