@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,16 @@ def test_rates_that_exceed_the_base_are_refused_and_equal_ones_are_not() -> None
     assert Optim(schedule="constant", factors=[1.0]).factors == [1.0]  # lists count where they are used
     with pytest.raises(ValidationError, match="rho_values needs 1 entries"):
         Optim(rho_values=[0.1, 0.2])
+
+
+@pytest.mark.parametrize("epochs", [0.5, 1.0, 1.9, 2.9])
+def test_a_cosine_anneals_in_runs_of_a_few_epochs(epochs: float) -> None:
+    optim, steps = Optim(schedule="cosine"), round(100 * epochs)
+    factors = [optim.factor(Progress(step, 100, steps)) for step in range(steps)]
+    wanted = [(1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
+    assert factors == pytest.approx(wanted)
+    by_epoch = Optim(schedule="cosine").factor(Progress(299, 100, 300))
+    assert by_epoch == pytest.approx(0.25)
 
 
 def test_deits_constants_are_the_defaults() -> None:

@@ -27,6 +27,7 @@ from evenhand.tokens import HF
 Schedule = Literal["constant", "steps", "cosine", "fixmatch", "inverse", "inverse-progress"]
 Spared = Literal["norms", "biases", "tokens", "positions"]
 WEIGHTS = f"to start from: file, or {', '.join(PRETRAINED)}; timm: pretrained; '': none"
+FEW = 3  # epochs below which a cosine by whole epochs would hardly fall
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
@@ -102,7 +103,9 @@ class Optim(Settings):
     weight_decay: float = Field(2e-4, ge=0)
     no_decay: list[Spared] = Field([], description="spared by weight decay: norms, biases, tokens, positions")
     schedule: Schedule = Field("steps", description="of the learning rate")
-    schedule_by: Literal["epoch", "step"] = Field("epoch", description="when warm-up and cosine move")
+    schedule_by: Literal["epoch", "step"] = Field(
+        "epoch", description="when warm-up and cosine move; cosine in less than 3 epochs: by step"
+    )
     warmup: int = Field(0, ge=0, description="epochs of linear warm-up")
     warmup_lr: float = Field(0.0, ge=0, description="learning rate that warm-up rises from")
     min_lr: float = Field(0.0, ge=0, description="learning rate that cosine ends at")
@@ -125,7 +128,9 @@ class Optim(Settings):
     lpf_parts: int = Field(8, gt=0, description="LPF-SGD perturbations per batch")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     clip_apart: bool = Field(False, description="each part of the network by its own norm, not all by one")
-    ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
+    ema: float | None = Field(
+        None, ge=0, lt=1, description="decay of the averaged weights used for evaluation; 0: none"
+    )
     ema_warm: bool = Field(True, description="at most (1 + t) / (10 + t) at step t; false: the papers' form")
     accumulate: int = Field(1, gt=0, description="parts a batch is computed in, to save memory")
     precision: Precision = Field("float32", description="autocast type: float32, bfloat16, float16")
@@ -148,7 +153,7 @@ class Optim(Settings):
         if self.channels_last:
             net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return Player(
-            net, self._optimizer(net, seed, groups), clip=self.clip, clip_apart=self.clip_apart, ema=self.ema,
+            net, self._optimizer(net, seed, groups), clip=self.clip, clip_apart=self.clip_apart, ema=self.ema or None,
             ema_warm=self.ema_warm, precision=self.precision, freeze_bn=self.freeze_bn,
         )  # fmt: skip
 
@@ -198,7 +203,7 @@ class Optim(Settings):
             case "steps":
                 return schedules.steps(at.time, at.epochs, self.milestones, self.factors)
             case "cosine":  # counts from the start of the run: warm-up covers its first part
-                return schedules.cosine(epoch, at.epochs, self.min_lr / self.lr)
+                return schedules.cosine(at.time if at.epochs < FEW else epoch, at.epochs, self.min_lr / self.lr)
             case "fixmatch":
                 return schedules.fixmatch_cosine(at.fraction)
             case "inverse":

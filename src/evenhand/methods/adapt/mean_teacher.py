@@ -50,7 +50,7 @@ class MeanTeacher(Detector):
     table: Any = MeanTeacherSettings
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
-        if self.settings.optim.ema is None:
+        if not self.settings.optim.ema:
             raise UserError("the teacher is the average: set method.optim.ema")
         return {**super().feeds(streams), "target": Feed("target", self.settings.batch, (self.data.eval_view,))}
 

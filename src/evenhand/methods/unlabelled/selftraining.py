@@ -35,7 +35,9 @@ class SelfTrainingOptim(Optim):
     weight_decay: float = Field(5e-4, ge=0)
     no_decay: list[Spared] = Field(["norms"], description="spared by weight decay: norms, biases, tokens, positions")
     schedule: Schedule = Field("fixmatch", description="of the learning rate")
-    ema: float | None = Field(0.999, gt=0, lt=1, description="decay of the averaged weights used for evaluation")
+    ema: float | None = Field(
+        0.999, ge=0, lt=1, description="decay of the averaged weights used for evaluation; 0: none"
+    )
 
 
 class SelfTrainingTable(Settings):
