@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,6 +159,14 @@ def test_advice_follows_counts_and_every_rule_can_be_reached() -> None:
         load_recipe(rule["recipe"])
         assert rule["reason"]
         assert rule["evidence"]
+
+
+def test_figures_of_the_evidence_stand_on_the_pages_it_names() -> None:
+    for rule in rules():
+        pages = set(re.findall(r"benchmarks/results/[\w-]+\.md", rule["evidence"]))
+        text = " ".join((Path(__file__).parents[2] / page).read_text() for page in pages)
+        for figure in re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", re.sub(r"--set \S+", "", rule["evidence"])):
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", text), (rule["name"], figure)
 
 
 def test_the_page_shows_thumbnails_and_needs_no_network(messy: Path, tmp_path: Path) -> None:
