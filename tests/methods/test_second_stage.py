@@ -215,6 +215,41 @@ def test_a_step_is_sgd_on_the_head(data: Data, first: LongTailClassifier) -> Non
     torch.testing.assert_close(method.net.head.weight.detach(), wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("stage", ["first", "cosine"])
+@pytest.mark.parametrize("rule", ["lws", "mislas"])
+def test_a_step_of_the_scales_is_sgd_on_their_loss(
+    data: Data, rule: str, stage: str, request: pytest.FixtureRequest
+) -> None:
+    """Logits s (W f + b), or 30 s cos(W, f); MiSLAS has soft labels, a share off the true class, and learns W and b."""
+    optim = {"lr": 0.3, "schedule": "constant", "weight_decay": 0.01}
+    method = make(data, request.getfixturevalue(stage), rule, smooth_head=0.4, smooth_tail=0.1, optim=optim)
+    with torch.no_grad():
+        method.net.state_dict()["fc.scale"].copy_(torch.linspace(0.5, 1.5, 10))
+    feed = method.feeds(data.streams)["labelled"]
+    (batch,) = Loader(data.streams["labelled"], feed, seed=0, device=CPU).iterate(0, 1)
+    net = copy.deepcopy(method.net).train(rule == "mislas")
+    f = net.features(batch.x).detach()  # in training, MiSLAS shifts the statistics
+    wanted = snapshot(method) | {name: value.clone() for name, value in net.state_dict().items()}
+    moving = {name: wanted[name].requires_grad_() for name in wanted if name.startswith("fc.")}
+    s, W = moving["fc.scale"], moving["fc.inner.weight"]
+    if stage == "cosine":
+        z = 30 * s * (f @ W.T) / (f.square().sum(1).sqrt()[:, None] * W.square().sum(1).sqrt())
+    else:
+        z = s * (f @ W.T + moving["fc.inner.bias"])
+    n = torch.tensor(data.counts)
+    share = 0.1 + 0.3 * torch.sin(math.pi / 2 * (n - n.min()) / (n.max() - n.min()))
+    off = share[batch.y][:, None] if rule == "mislas" else torch.zeros(len(f), 1)
+    true = nn.functional.one_hot(batch.y, 10)
+    labels = (1 - off) * true + off / 9 * (1 - true)
+    loss = -(labels * torch.log(torch.exp(z) / torch.exp(z).sum(1, keepdim=True))).sum(1).mean()
+    names = [*moving] if rule == "mislas" else ["fc.scale"]
+    for name, slope in zip(names, torch.autograd.grad(loss, [moving[name] for name in names]), strict=True):
+        wanted[name] = moving[name] - 0.3 * (slope + 0.01 * moving[name])
+    assert train(method, data, 1)[0] == pytest.approx(loss.item(), rel=1e-5)
+    wanted = {name: value.detach() for name, value in wanted.items()}
+    torch.testing.assert_close(snapshot(method), wanted, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(("rule", "size"), [("crt", 170), ("lws", 10), ("mislas", 180), ("tau-norm", 170)])
 def test_what_may_learn(data: Data, first: LongTailClassifier, rule: str, size: int) -> None:
     """Ten classes of sixteen features: a linear layer of 170 numbers, ten scales."""

@@ -282,6 +282,35 @@ def test_the_mean_teacher_teaches_what_it_is_sure_of(data: Any, net: dict[str, A
     assert float(said["loss"]) == pytest.approx(float(total), rel=1e-4)
 
 
+def test_a_step_of_the_mean_teacher_descends_the_taught_classes_too(data: Any) -> None:
+    """All four losses of the source and, twice, the two of classification against the teacher's boxes in a strong view.
+
+    By torchvision's training pass; the teacher then moves a tenth of the way.
+    """
+    optim, batch = {**OPTIM, "ema": 0.9, "ema_warm": False}, batches(data, "source", "target")
+    method = built("mean-teacher", data, optim=optim, weight=2.0, start=0.0, views="weak", threshold=0.3)
+    plain, teacher = batch["target"].x, method.player.average
+    with torch.no_grad():
+        found = teacher.eval()(plain)
+    sure = [one["scores"] >= 0.3 for one in found]
+    assert 0 < sum(int(keep.sum()) for keep in sure) < sum(map(len, sure))
+    boxes = [Found(one["boxes"][keep], one["labels"][keep] - 1) for one, keep in zip(found, sure, strict=True)]
+    x, y = data.strong_view.see([(image * 255).round().byte() for image in plain], boxes, dice(3, "strong", 5, 0))
+    taught = losses(method, {"source": Batch((x,), (y,), batch["target"].indices)})
+    total = sum(losses(method, batch).values()) + 2 * (taught["loss_objectness"] + taught["loss_classifier"])
+    own = [p for p in method.net.parameters() if p.requires_grad]
+    slopes = torch.autograd.grad(total, own, allow_unused=True)
+    before, averaged = weights(method.net), weights(teacher)
+    said = method.update(batch)
+    assert float(said["loss"]) == pytest.approx(float(total.detach()), rel=1e-5)
+    steps = [s for s, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad]
+    for step, slope in zip(steps, slopes, strict=True):
+        wanted = torch.zeros_like(step) if slope is None else 0.01 * slope
+        torch.testing.assert_close(step, wanted, rtol=1e-3, atol=1e-6)
+    for old, mean, weight in zip(averaged, weights(teacher), weights(method.net), strict=True):
+        torch.testing.assert_close(mean, 0.9 * old + 0.1 * weight)
+
+
 def test_strong_views_are_made_of_the_images_the_teacher_saw(data: Any) -> None:
     method = built("mean-teacher", data, optim={**OPTIM, "ema": 0.9})
     images = batches(data, "target")["target"].x
