@@ -6,7 +6,9 @@
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
 argument left out, a condition fixed, a factor or a summand dropped, but for what is said to the reader, looks of a plot
 and keywords that only guard (``LOOKS``); in the room ``recipes``, a number or truth value of a recipe with numbers by a
-paper's authors. It is planted in a copy of the tree. A process that has torch in memory
+paper's authors. With ``--gradients`` it is an operand or argument whose gradient is cut; where none passed in any test
+nothing was cut, and it is left out.
+It is planted in a copy of the tree. A process that has torch in memory
 forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), quick
 files first and in them quick tests, until one fails or ``--budget`` seconds of processor time are spent; tests of two
 processes are left out. Afterwards every test that noticed something must pass on the sound tree, or what it noticed
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import compileall
 import copy
 import datetime
@@ -91,6 +94,40 @@ def faults(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 yield f"keyword {keyword.arg} left out", less
 
 
+def cuts(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """This node with no gradient through one of its operands or arguments."""
+    fields = ("left", "right") if isinstance(node, ast.BinOp) else ()
+    for field in fields:
+        if not isinstance(getattr(node, field), ast.Constant):
+            other = copy.deepcopy(node)
+            setattr(other, field, _cut(getattr(other, field)))
+            yield f"gradient of the {field} operand cut", other
+    for at, argument in enumerate(node.args if isinstance(node, ast.Call) else ()):
+        if not isinstance(argument, ast.Constant | ast.Starred | ast.Lambda | ast.GeneratorExp):
+            other = copy.deepcopy(node)
+            other.args[at] = _cut(other.args[at])
+            yield f"gradient of argument {at + 1} cut", other
+
+
+def _cut(value: ast.expr) -> ast.expr:
+    return ast.Call(ast.Name("_cut_gradient", ast.Load()), [value], [])
+
+
+class Cut:
+    """What a planted cut calls, as a builtin; remembers whether it cut a gradient at all."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(map(self, value))
+        if not getattr(value, "requires_grad", False) or not sys.modules["torch"].is_grad_enabled():
+            return value
+        self.done = True
+        return value.detach()
+
+
 class Planted(ast.NodeTransformer):
     """The tree with the node at a place replaced."""
 
@@ -133,7 +170,7 @@ def planted(text: str, at: int, new: ast.AST | str) -> str:
     return text[:at] + new + text[old.end() :]
 
 
-def places(file: Path) -> list[Place]:
+def places(file: Path, gradients: bool = False) -> list[Place]:
     """Every fault a file could have."""
     found: list[Place] = []
     if file.suffix == ".toml":
@@ -147,7 +184,10 @@ def places(file: Path) -> list[Place]:
             look = isinstance(node, ast.keyword) and node.arg in LOOKS
             self.looks += look
             if not self.looks and not isinstance(node, ast.JoinedStr):
-                found.extend((self.at, getattr(node, "lineno", 0), what, new) for what, new in faults(node))
+                found.extend(
+                    (self.at, getattr(node, "lineno", 0), what, new)
+                    for what, new in (cuts if gradients else faults)(node)
+                )
             super().generic_visit(node)
             self.looks -= look
             return node
@@ -203,11 +243,12 @@ class Watch:
 
     def __init__(self, pipe: int, budget: float, only: set[str], seconds: dict[str, float]) -> None:
         self.pipe, self.budget, self.now, self.only, self.seconds = pipe, budget, "collecting", only, seconds
+        self.cut = builtins._cut_gradient = Cut()  # type: ignore[attr-defined]
         signal.signal(signal.SIGPROF, lambda *_: self.tell(f"hang {self.now}"))
         signal.setitimer(signal.ITIMER_PROF, HANGS)
 
     def tell(self, text: str) -> None:
-        os.write(self.pipe, text.encode())
+        os.write(self.pipe, (text or "cut" * self.cut.done).encode())
         os._exit(0)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -272,7 +313,7 @@ def drawn(copied: Path, given: argparse.Namespace) -> list[Fault]:
     turns: list[tuple[int, Fault]] = []
     for room in given.rooms:
         files = sorted((copied / "src" / "evenhand" / room).rglob("*.toml" if room == "recipes" else "*.py"))
-        every = [(room, file, one) for file in files for one in places(file)]
+        every = [(room, file, one) for file in files for one in places(file, given.gradients)]
         random.Random(given.seed).shuffle(every)
         turns += enumerate(every[: given.count])
     return [fault for _, fault in sorted(turns, key=lambda turn: turn[0])]
@@ -311,6 +352,7 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=list(ROOMS))
     parser.add_argument("--count", type=int, default=20, help="faults a room")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gradients", action="store_true", help="cut gradients, and nothing else")
     parser.add_argument("--budget", type=float, default=20, help="seconds of processor time for each fault")
     parser.add_argument("--chart", type=Path, default=Path("runs/chart.db"), help="made by chart.py")
     parser.add_argument("--out", type=Path, default=Path("runs/mutations.jsonl"))
@@ -339,7 +381,10 @@ def main() -> None:
                 kept[key] = examine(fault, copied, near[file], chart, given.budget)
                 with given.out.open("a") as out:
                     out.write(json.dumps({"key": key, **kept[key]}) + "\n")
-        void = unsound(copied, {one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
+        void = unsound(copied, {one["killer"] for one in kept.values()} - {"", "cut", "hang", "collecting"})
+    if given.gradients:
+        kept = {key: one for key, one in kept.items() if one["killer"]}  # where no gradient passed, nothing was cut
+        kept = {key: {**one, "killer": one["killer"].removeprefix("cut")} for key, one in kept.items()}
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {shlex.join(sys.argv)}\n")
     print("| room | planted | noticed | share |\n|---|--:|--:|--:|")
     for room in given.rooms:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -97,6 +98,35 @@ def test_what_an_expression_could_be_by_mistake(
 ) -> None:
     node = ast.parse(before, mode="eval").body
     assert {ast.unparse(new) for _, new in programs[1].faults(node)} == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x * y", {"_cut_gradient(x) * y", "x * _cut_gradient(y)"}),
+        ("2 * f(x)", {"2 * _cut_gradient(f(x))"}),
+        ("f(x, 3, *more, a=b)", {"f(_cut_gradient(x), 3, *more, a=b)"}),
+        ("x < y", set()),
+    ],
+)
+def test_where_a_gradient_could_be_cut(programs: tuple[ModuleType, ModuleType], before: str, after: set[str]) -> None:
+    node = ast.parse(before, mode="eval").body
+    assert {ast.unparse(new) for _, new in programs[1].cuts(node)} == after
+
+
+def test_a_cut_cuts_gradients_alone_and_remembers_it(programs: tuple[ModuleType, ModuleType]) -> None:
+    cut, plain = programs[1].Cut(), torch.ones(2)
+    assert (cut(3), cut("a"), cut(None)) == (3, "a", None)
+    assert cut(plain) is plain
+    learnt = plain.clone().requires_grad_()
+    with torch.no_grad():
+        assert cut(learnt) is learnt
+    assert not cut.done
+    first, (second, third) = cut([learnt * 2, (plain, learnt * 3)])
+    assert [first.requires_grad, third.requires_grad] == [False, False]
+    assert second is plain
+    assert torch.equal(third, 3 * plain)
+    assert cut.done
 
 
 def test_a_fault_is_planted_at_its_place_alone(programs: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
