@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -400,3 +401,40 @@ def test_of_absent_classes_five_are_named(data: Data) -> None:
     names = ", ".join(data.classes[4:9])
     with pytest.warns(UserWarning, match=f"validation has no {names}: to csst's feedback recall is 0 there"):
         build("csst", data).feeds(few)
+
+
+@pytest.mark.parametrize(
+    ("name", "aims"),
+    [
+        ("csst", {"objective": "min-head-tail-recall"}),
+        ("csst", {"objective": "head-tail-coverage"}),
+        ("selmix", {"objective": "min-head-tail-recall"}),
+        ("selmix", {"floors": "head-tail-coverage"}),
+    ],
+)
+def test_a_tail_that_is_not_the_tables_is_told_of(name: str, aims: dict[str, Any]) -> None:
+    """Tables show, and selection goes by, the worse of head and tail by data.groups: here three classes, not one."""
+    for groups, told in (("thirds", True), ("9/1", False)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            feeds_of(name, groups, aims)
+        found = [str(one.message) for one in said if "set data.groups = '9/1'" in str(one.message)]
+        assert bool(found) == told
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        feeds_of(name, "thirds", {"objective": "mean-recall"})
+    assert not any("data.groups" in str(one.message) for one in said)
+
+
+def feeds_of(name: str, groups: str, method: dict[str, Any]) -> None:
+    """What a method says when it is asked for its feeds."""
+    set_ = {"set": "shapes", "n_max": 12, "imbalance": 10, "augment": [], "val_per_class": 4, "unlabelled_max": 24}
+    data = prepare_data(DataSettings(**set_, groups=groups))
+    net, needs = {"net": {"name": "small-cnn", "width": 4}}, {}
+    with torch.random.fork_rng(devices=[]):
+        if name == "selmix":
+            table = method_class("classifier").table
+            first = method_class("classifier")(table(**net), data, seed=0, device=torch.device("cpu"))
+            net, needs = {}, {"first": first}
+        cls = method_class(name)
+        cls(cls.table(**net, **method), data, seed=0, device=torch.device("cpu"), **needs).feeds(data.streams)

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from evenhand.methods.protocol import Method
 
 FORMAT = 2  # of checkpoints and run folders; raised when an older one can no longer be read as it is
-ENTRIES = {"step": int, "total": int, "epoch": (int, float), "digest": (str, type(None)), "method": dict}  # of all
-GOING_ON = {"best": (int, float), "best_also": dict, "measured": dict}  # of those that a training goes on from
+Kind = type | tuple[type, ...]
+ENTRIES: dict[str, Kind] = {  # of every checkpoint
+    "step": int, "total": int, "epoch": (int, float), "digest": (str, type(None)), "method": dict,
+}  # fmt: skip
+GOING_ON: dict[str, Kind] = {"best": (int, float), "best_also": dict, "measured": dict}  # to train it further
 TRAINING = ("optimizer", "scaler")  # parts of a state that only further training needs
 
 
@@ -41,8 +44,8 @@ def load(path: Path, *, going_on: bool = False) -> dict[str, Any]:
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
-    for key, kind in {**ENTRIES, **(GOING_ON if going_on else {})}.items():
-        wrong = "has no" if key not in content else "" if isinstance(content[key], kind) else "has another kind of"
+    for key, needed in {**ENTRIES, **(GOING_ON if going_on else {})}.items():
+        wrong = "has no" if key not in content else "" if isinstance(content[key], needed) else "has another kind of"
         if wrong:
             raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {_way_on(path)}")
     return content

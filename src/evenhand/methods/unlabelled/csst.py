@@ -25,6 +25,7 @@ from evenhand.measure import confusion as metric
 from evenhand.measure.classification import evaluate
 from evenhand.methods.protocol import Progress
 from evenhand.methods.unlabelled.selftraining import SelfTraining, SelfTrainingTable
+from evenhand.methods.unlabelled.tails import warn_of_another_tail
 from evenhand.pieces.cost_sensitive import hybrid_loss, kl_mask
 from evenhand.pieces.objectives import AnyMetric, Coverage, FixedGain, MinRecall, Objective
 from evenhand.pieces.pseudo import confidence_mask, sharpen
@@ -93,6 +94,7 @@ class CSST(SelfTraining):
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         self.parts = _validation(streams, self.settings.feedback_parts)
+        warn_of_another_tail(getattr(self.objective, "groups", None), self.data)
         return super().feeds(streams)
 
     def refresh(self, at: Progress, streams: Streams) -> None:

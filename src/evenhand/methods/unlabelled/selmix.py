@@ -37,6 +37,7 @@ from evenhand.methods.unlabelled.selmix_table import (
     warn_of_few,
 )
 from evenhand.methods.unlabelled.selmix_watch import Diary
+from evenhand.methods.unlabelled.tails import warn_of_another_tail
 from evenhand.nets import folded
 from evenhand.pieces.mixing import paste
 from evenhand.pieces.player import Player
@@ -102,6 +103,7 @@ class SelMix(Recogniser):
         s, labels = self.settings, streams["labelled"].labels
         check_validation(streams)
         warn_of_few(streams)
+        warn_of_another_tail(self.aim.groups or self.aim.cover_groups, self.data)
         assert labels is not None
         apart, view = wants_unlabelled(s, streams), (self.data.train_view,)
         if apart and not len(self.pseudo):  # nothing was looked at yet: the first refresh comes before the first step
