@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.pieces.perturbed import LPFSGD, PGD
+from helpers import seeded
 
 
 def small_net() -> nn.Sequential:
@@ -92,6 +93,28 @@ def test_lpf_accumulates_the_mean_gradient_over_parts() -> None:
     ours.zero_grad()
     ours(x).pow(2).mean().backward()
     torch.testing.assert_close(summed, ours.weight.grad)
+
+
+def test_a_step_of_lpf_is_the_equation() -> None:
+    """w <- w - lr / M sum_i grad L_i(w + noise_i), noise_i ~ N(0, gamma^2 |w_filter|^2), drawn anew for each part."""
+    net, x, y = nn.Linear(3, 2), torch.randn(4, 3, generator=seeded(1)), torch.randn(4, 2, generator=seeded(2))
+    for p in net.parameters():
+        p.data.normal_(generator=seeded(4))
+    W, b = net.weight.detach().clone(), net.bias.detach().clone()
+    opt = LPFSGD(torch.optim.SGD(net.parameters(), lr=0.1), gamma=0.5, parts=2, generator=seeded(3))
+    for part, truth in zip(x.chunk(2), y.chunk(2), strict=True):
+        with opt.perturbed():
+            ((net(part) - truth).square().mean() / 2).backward()
+    opt.step()
+    chance, slopes = seeded(3), [torch.zeros_like(W), torch.zeros_like(b)]
+    for part, truth in zip(x.chunk(2), y.chunk(2), strict=True):
+        noise = torch.randn(8, generator=chance)
+        V = W + 0.5 * noise[:6].view(2, 3) * W.square().sum(1, keepdim=True).sqrt()
+        error = 2 * (part @ V.T + b + 0.5 * noise[6:] * b.square().sum().sqrt() - truth) / truth.numel()
+        slopes[0] += error.T @ part / 2
+        slopes[1] += error.sum(0) / 2
+    torch.testing.assert_close(net.weight.detach(), W - 0.1 * slopes[0])
+    torch.testing.assert_close(net.bias.detach(), b - 0.1 * slopes[1])
 
 
 @pytest.mark.parametrize("kind", [PGD, LPFSGD])
