@@ -6,8 +6,8 @@
 A fault is one change of the syntax tree: a comparison or operator turned, a number or truth value changed, a keyword
 argument left out, a condition fixed, a factor or a summand dropped, but for what is said to the reader, looks of a plot
 and keywords that only guard (``LOOKS``); in the room ``recipes``, a number or truth value of a recipe with numbers by a
-paper's authors. With ``--gradients`` it is an operand or argument whose gradient is cut; where none passed in any test
-nothing was cut, and it is left out.
+paper's authors. With ``--gradients`` it is an operand or argument whose gradient is cut, of those through which one
+passes in the room's tests, which are run once to see.
 It is planted in a copy of the tree. A process that has torch in memory
 forks for each fault and runs the tests that run its line (the nearest files of tests, where it runs on import), quick
 files first and in them quick tests, until one fails or ``--budget`` seconds of processor time are spent; tests of two
@@ -58,6 +58,7 @@ LOOKS = {
     "fontsize", "linewidth", "alpha", "markersize", "dpi", "pad", "h_pad", "optimize", "figsize", "strict", "frozen",
     "stacklevel",
 }  # fmt: skip
+PLAIN = {"len", "isinstance", "float", "int", "bool", "type", "id", "range"}  # pass no gradient on
 NEAREST = 12  # files of tests that meet a fault in what runs on import
 VALUE = re.compile(r'"[^"]*"|[\w-]*[A-Za-z][\w-]*|\d+(?:\.\d+)?(?:e-?\d+)?')  # strings, words and numbers of a recipe
 SWAPS: dict[type, type] = {
@@ -94,38 +95,99 @@ def faults(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 yield f"keyword {keyword.arg} left out", less
 
 
+def spots(node: ast.AST) -> Iterator[tuple[str, str, int | None]]:
+    """The operands and arguments of a node through which a gradient could pass, and where they stand in it."""
+    for field in ("left", "right") if isinstance(node, ast.BinOp) else ():
+        if not isinstance(getattr(node, field), ast.Constant):
+            yield f"gradient of the {field} operand cut", field, None
+    asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PLAIN
+    for at, argument in enumerate(node.args if isinstance(node, ast.Call) and not asks else ()):
+        if not isinstance(argument, ast.Constant | ast.Starred | ast.Lambda | ast.GeneratorExp):
+            yield f"gradient of argument {at + 1} cut", "args", at
+
+
+def _through(node: ast.AST, field: str, at: int | None, function: str, *more: ast.expr) -> None:
+    """Let what stands there pass through a function."""
+    old = getattr(node, field) if at is None else getattr(node, field)[at]
+    new = ast.Call(ast.Name(function, ast.Load()), [old, *more], [])
+    if at is None:
+        setattr(node, field, new)
+    else:
+        getattr(node, field)[at] = new
+
+
 def cuts(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """This node with no gradient through one of its operands or arguments."""
-    fields = ("left", "right") if isinstance(node, ast.BinOp) else ()
-    for field in fields:
-        if not isinstance(getattr(node, field), ast.Constant):
-            other = copy.deepcopy(node)
-            setattr(other, field, _cut(getattr(other, field)))
-            yield f"gradient of the {field} operand cut", other
-    for at, argument in enumerate(node.args if isinstance(node, ast.Call) else ()):
-        if not isinstance(argument, ast.Constant | ast.Starred | ast.Lambda | ast.GeneratorExp):
-            other = copy.deepcopy(node)
-            other.args[at] = _cut(other.args[at])
-            yield f"gradient of argument {at + 1} cut", other
+    for what, field, at in spots(node):
+        other = copy.deepcopy(node)
+        _through(other, field, at, "_cut_gradient")
+        yield what, other
 
 
-def _cut(value: ast.expr) -> ast.expr:
-    return ast.Call(ast.Name("_cut_gradient", ast.Load()), [value], [])
+class Listening(ast.NodeTransformer):
+    """A file's tree that tells through which of its spots a gradient passes."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.at = file, -1
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.at += 1
+        here, found = self.at, [*spots(node)]
+        super().generic_visit(node)
+        for what, field, at in found:
+            _through(node, field, at, "_pass_gradient", ast.Constant(f"{self.file}:{here} {what}"))
+        return node
 
 
-class Cut:
-    """What a planted cut calls, as a builtin; remembers whether it cut a gradient at all."""
+def _learns(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return any(map(_learns, value))
+    return bool(getattr(value, "requires_grad", False)) and sys.modules["torch"].is_grad_enabled()
 
-    def __init__(self) -> None:
-        self.done = False
 
-    def __call__(self, value: Any) -> Any:
-        if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(map(self, value))
-        if not getattr(value, "requires_grad", False) or not sys.modules["torch"].is_grad_enabled():
-            return value
-        self.done = True
-        return value.detach()
+def _cut(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_cut, value))
+    return value.detach() if _learns(value) else value
+
+
+builtins._cut_gradient = _cut  # type: ignore[attr-defined]
+
+
+def passing(copied: Path, files: list[Path], tests: list[str]) -> set[str]:
+    """The spots of these files through which a gradient passes in these tests."""
+    texts = {file: file.read_text() for file in files}
+    reading, writing = os.pipe()
+    try:
+        for file, text in texts.items():
+            tree = Listening(str(file.relative_to(copied))).visit(ast.parse(text))
+            file.write_text(ast.unparse(ast.fix_missing_locations(tree)))
+        child = os.fork()
+        if not child:
+            heard: set[str] = set()
+
+            def hear(value: Any, spot: str) -> Any:
+                if spot not in heard and _learns(value):
+                    heard.add(spot)
+                return value
+
+            builtins._pass_gradient = hear  # type: ignore[attr-defined]
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1), os.dup2(quiet, 2)
+            os.chdir(copied)
+            os.environ |= {"PYTHONPATH": str(copied / "src")}
+            pytest.main(["-q", "-m", "not docs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write("\n".join(heard))
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            found = set(pipe.read().splitlines())
+        os.waitpid(child, 0)
+        return found
+    finally:
+        for file, text in texts.items():
+            file.write_text(text)
 
 
 class Planted(ast.NodeTransformer):
@@ -171,7 +233,7 @@ def planted(text: str, at: int, new: ast.AST | str) -> str:
 
 
 def places(file: Path, gradients: bool = False) -> list[Place]:
-    """Every fault a file could have."""
+    """Every fault a file could have, or every gradient that could be cut there."""
     found: list[Place] = []
     if file.suffix == ".toml":
         return [*values(file)]
@@ -243,12 +305,11 @@ class Watch:
 
     def __init__(self, pipe: int, budget: float, only: set[str], seconds: dict[str, float]) -> None:
         self.pipe, self.budget, self.now, self.only, self.seconds = pipe, budget, "collecting", only, seconds
-        self.cut = builtins._cut_gradient = Cut()  # type: ignore[attr-defined]
         signal.signal(signal.SIGPROF, lambda *_: self.tell(f"hang {self.now}"))
         signal.setitimer(signal.ITIMER_PROF, HANGS)
 
     def tell(self, text: str) -> None:
-        os.write(self.pipe, (text or "cut" * self.cut.done).encode())
+        os.write(self.pipe, text.encode())
         os._exit(0)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -314,6 +375,11 @@ def drawn(copied: Path, given: argparse.Namespace) -> list[Fault]:
     for room in given.rooms:
         files = sorted((copied / "src" / "evenhand" / room).rglob("*.toml" if room == "recipes" else "*.py"))
         every = [(room, file, one) for file in files for one in places(file, given.gradients)]
+        if given.gradients:
+            tests = [str(t.relative_to(copied)) for t in (copied / "tests" / room).rglob("test_*.py")]
+            alive = passing(copied, files, [test for test in tests if "two_processes" not in test])
+            every = [one for one in every if f"{one[1].relative_to(copied)}:{one[2][0]} {one[2][2]}" in alive]
+            print(f"{room}: a gradient passes {len(every)} spots", file=sys.stderr, flush=True)
         random.Random(given.seed).shuffle(every)
         turns += enumerate(every[: given.count])
     return [fault for _, fault in sorted(turns, key=lambda turn: turn[0])]
@@ -381,10 +447,7 @@ def main() -> None:
                 kept[key] = examine(fault, copied, near[file], chart, given.budget)
                 with given.out.open("a") as out:
                     out.write(json.dumps({"key": key, **kept[key]}) + "\n")
-        void = unsound(copied, {one["killer"] for one in kept.values()} - {"", "cut", "hang", "collecting"})
-    if given.gradients:
-        kept = {key: one for key, one in kept.items() if one["killer"]}  # where no gradient passed, nothing was cut
-        kept = {key: {**one, "killer": one["killer"].removeprefix("cut")} for key, one in kept.items()}
+        void = unsound(copied, {one["killer"] for one in kept.values()} - {"", "hang", "collecting"})
     print(f"{datetime.date.today()}, {os.cpu_count()} cores, seed {given.seed}\n\n    python {shlex.join(sys.argv)}\n")
     print("| room | planted | noticed | share |\n|---|--:|--:|--:|")
     for room in given.rooms:

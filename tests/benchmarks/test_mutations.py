@@ -114,19 +114,47 @@ def test_where_a_gradient_could_be_cut(programs: tuple[ModuleType, ModuleType], 
     assert {ast.unparse(new) for _, new in programs[1].cuts(node)} == after
 
 
-def test_a_cut_cuts_gradients_alone_and_remembers_it(programs: tuple[ModuleType, ModuleType]) -> None:
-    cut, plain = programs[1].Cut(), torch.ones(2)
+def test_a_cut_cuts_gradients_alone(programs: tuple[ModuleType, ModuleType]) -> None:
+    cut, plain = programs[1]._cut, torch.ones(2)
     assert (cut(3), cut("a"), cut(None)) == (3, "a", None)
     assert cut(plain) is plain
     learnt = plain.clone().requires_grad_()
     with torch.no_grad():
         assert cut(learnt) is learnt
-    assert not cut.done
     first, (second, third) = cut([learnt * 2, (plain, learnt * 3)])
     assert [first.requires_grad, third.requires_grad] == [False, False]
     assert second is plain
     assert torch.equal(third, 3 * plain)
-    assert cut.done
+
+
+def test_gradients_are_cut_where_one_passes(tmp_path: Path) -> None:
+    source, tests = tmp_path / "src" / "evenhand", tmp_path / "tests"
+    source.mkdir(parents=True)
+    tests.mkdir()
+    (source / "__init__.py").touch()
+    code = "def loss(x, scale):\n    return scale * x.square() + len(x) * scale\n"
+    (source / "losses.py").write_text(code)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["src"]\n')
+    (tests / "test_losses.py").write_text(
+        "import torch\nfrom evenhand.losses import loss\n\n\n"
+        "def test_loss():\n    loss(torch.ones(2, requires_grad=True), 3).sum().backward()\n"
+    )
+    run = (
+        f"import sys, torch; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+        "from pathlib import Path\nimport mutations\n"
+        f"root = Path({str(tmp_path)!r})\nfile = root / 'src/evenhand/losses.py'\n"
+        "alive = mutations.passing(root, [file], ['tests/test_losses.py'])\n"
+        "key = 'src/evenhand/losses.py:{} {}'.format\n"
+        "for at, _, what, new in mutations.places(file, True):\n"
+        "    if key(at, what) in alive:\n"
+        "        print(mutations.planted(file.read_text(), at, new).splitlines()[1].strip())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert sorted(ran.stdout.splitlines()) == [
+        "return _cut_gradient(scale * x.square()) + len(x) * scale",
+        "return scale * _cut_gradient(x.square()) + len(x) * scale",
+    ], ran.stderr
+    assert (source / "losses.py").read_text() == code  # as it was
 
 
 def test_a_fault_is_planted_at_its_place_alone(programs: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
