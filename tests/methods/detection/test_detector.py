@@ -19,10 +19,11 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.target import Found
 from evenhand.errors import UserError
 from evenhand.methods import method_class
-from evenhand.methods.adapt.da_faster import ImageHead, InstanceHead
+from evenhand.methods.adapt.da_faster import Domains, ImageHead, InstanceHead
 from evenhand.methods.adapt.detector import Sampler
 from evenhand.methods.protocol import Progress
 from evenhand.randomness import dice
+from helpers import seeded
 
 pytestmark = pytest.mark.usefixtures("tv")
 NET = {"short_side": 64, "long_side": 64, "anchors": [16, 24], "proposals": 20, "regions": 8, "head": 8}
@@ -159,6 +160,34 @@ def sharpened(method: Any) -> None:
         torch.manual_seed(7)
         for p in method.adversary.net.parameters():
             p.normal_(std=0.3)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_domain_classifiers_are_two_small_networks_through_which_gradients_pass(training: bool) -> None:
+    """A 1 x 1 convolution is a product over channels; the regions' head drops half of each hidden layer."""
+    heads = Domains(5, 4, 6).train(training)
+    with torch.no_grad():
+        for p in heads.parameters():
+            p.normal_(generator=seeded(1))
+    cells, regions = (torch.randn(*size, generator=seeded(2), requires_grad=True) for size in ((2, 5, 3, 3), (7, 4)))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ours = [heads.image(cells), heads.instance(regions)]
+        torch.manual_seed(0)
+        masks = [F.dropout(torch.ones(7, 6), 0.5, training) for _ in range(2)]
+    W, b, V, c = (p.flatten(1) if p.ndim > 1 else p for p in heads.image.parameters())
+    hidden = torch.relu(torch.einsum("hc,ncxy->nhxy", W, cells) + b[:, None, None])
+    image = torch.einsum("oh,nhxy->noxy", V, hidden) + c[:, None, None]
+    one, a, two, d, three, e = heads.instance.parameters()
+    instance = torch.relu(torch.relu(regions @ one.T + a) * masks[0] @ two.T + d) * masks[1] @ three.T + e
+    inputs = [cells, regions, *heads.parameters()]
+    for mine, theirs in zip(ours, (image, instance[:, 0]), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        slopes = [torch.autograd.grad(x.square().sum(), inputs, allow_unused=True) for x in (mine, theirs)]
+        for found, wanted in zip(*slopes, strict=True):
+            assert (found is None) == (wanted is None)
+            if wanted is not None:
+                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("off", ["", "image", "instance", "consistency"])
