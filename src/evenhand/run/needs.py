@@ -79,7 +79,7 @@ def _same_split(name: str, need: Need, run: OpenRun, recipe: Recipe, streams: St
 def needed_recipe(name: str, need: Need, recipe: Recipe, *, smoke: bool = False) -> Recipe:
     """The needed recipe on this recipe's samples and with its seed, in the folder that its contents name.
 
-    An annotator judges: it learns from all there is of every class, and is the same for all seeds.
+    An annotator judges: it learns from all there is of every class, and is the same for all seeds of a split.
     """
     cut = flatten(load_recipe(need.recipe).smoke) if smoke else {}
     data_set = {key: value for key, value in need.set.items() if key.startswith("data.")}
