@@ -219,15 +219,48 @@ def test_unknown_rules_are_refused_when_the_recipe_is_read(run: dict[str, Any], 
 def test_rules_without_their_stream_are_refused(streams: Streams) -> None:
     bare = {"source": streams["source"]}
     with pytest.raises(UserError, match=r"'label-free:infomax' needs a 'target' stream; name one in data\.target"):
-        check_selection(CLASSIFY, bare, "label-free:infomax")
+        check_selection(Aligner([1.0]), bare, "label-free:infomax")
     with pytest.raises(UserError, match="'label-free:source-risk' needs a 'val' stream"):
-        check_selection(CLASSIFY, bare, "last", ["label-free:source-risk"])
+        check_selection(Aligner([1.0]), bare, "last", ["label-free:source-risk"])
 
 
 @pytest.mark.parametrize("name", ["ece_scaled", "cls_tail", "entropy"])
 def test_what_is_measured_at_the_end_alone_chooses_no_checkpoint(name: str, streams: Streams) -> None:
     with pytest.raises(UserError, match=f"'{name}' is measured once, at the end of a run; use one of accuracy, mean_"):
-        check_selection(CLASSIFY, streams, f"val:{name}")
+        check_selection(Aligner([1.0]), streams, f"val:{name}")
+
+
+@pytest.mark.parametrize("run", [{"select": "val:mid"}, {"select_also": ["val:mid"]}])
+def test_a_group_that_the_rule_does_not_make_chooses_no_checkpoint(run: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'val:mid': data.groups makes no mid, only head and tail; select another"):
+        fit_recipe(grouped(tmp_path, "9/1", **run))
+
+
+def test_a_group_without_samples_chooses_no_checkpoint(streams: Streams) -> None:
+    method = Aligner([1.0])
+    method.data = toy_data("abc", groups={"head": [0, 1], "tail": [2]})
+    val = streams["val"]
+    no_tail = {**streams, "val": val.subset(torch.arange(len(val))[val.labels != 2])}
+    with pytest.raises(UserError, match="'val:tail': 'val' has no sample of tail; hold some out, or select another"):
+        check_selection(method, no_tail, "val:tail")
+    check_selection(method, no_tail, "val:min_head_tail_recall", ["oracle:tail", "val:head"])  # the rest is enough
+
+
+@pytest.mark.parametrize("select", ["val:tail", "val:min_head_tail_coverage"])
+def test_groups_that_are_there_choose(select: str, tmp_path: Path) -> None:
+    fit_recipe(grouped(tmp_path, "9/1", select=select))
+    assert (tmp_path / "best.pt").is_file()
+
+
+def grouped(folder: Path, groups: str, **run: Any) -> Any:
+    return validate(
+        {
+            "data": {"set": "shapes", "n_max": 4, "val_per_class": 1, "groups": groups},
+            "method": {"name": "classifier", "batch": 8, "net": {"name": "small-cnn", "width": 2}},
+            "run": {"steps": 1, "folder": str(folder), "progress": False, **run},
+        },
+        "groups",
+    )
 
 
 def test_measured_beside_never_in_place_of(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def check_recipe(recipe: Recipe) -> list[Problem]:
     needs, before = _needed(recipe, device, say)
     recipe = _without_searches(recipe, say)
     method = build_method(recipe, data, device, needs)
-    check_selection(method.task, data.streams, recipe.run.select, recipe.run.select_also)
+    check_selection(method, data.streams, recipe.run.select, recipe.run.select_also)
     seconds, total, size = time_steps(method, data.streams, recipe, device)
     say.print(f"{size:,} parameters; {total:,} steps at {1000 * seconds:.0f} ms", highlight=False)
     say.print(f"about {clock(seconds * total)} on {device}, without evaluation; {_memory(device)}", highlight=False)

@@ -24,7 +24,7 @@ class Checkpoints:
     ) -> None:
         self.method, self.streams, self.run, self.folder = method, streams, run, folder
         self.digest, self.total, self.epoch_steps = digest, total, epoch_steps
-        check_selection(method.task, streams, run.select, run.select_also)
+        check_selection(method, streams, run.select, run.select_also)
         self.best = Best(rules_of(run.select, run.select_also), method.task)
         self.warned: set[str] = set()
         self.latest: tuple[int, dict[str, Scores]] = (-1, {})  # when the last evaluation was made, and what it found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evenhand.data.stream import Streams
+from evenhand.data.stream import Stream, Streams
 from evenhand.errors import UserError, did_you_mean
 from evenhand.measure.shift import SCORES
-from evenhand.tasks import Scores, Task
+from evenhand.methods.protocol import Method
+from evenhand.tasks import Metric, Scores, Task
 
 SOURCE_RISK = "source-risk"
 LABEL_FREE = (*SCORES, SOURCE_RISK)
@@ -67,8 +68,8 @@ def rules_of(select: str, also: Sequence[str]) -> list[Rule]:
     return [rule for text in (select, *also) if (rule := parse_rule(text)) is not None]
 
 
-def check_selection(task: Task, streams: Streams, select: str, also: Sequence[str] = ()) -> None:
-    """Refuse, before training, a rule whose stream is missing or whose metric is unknown."""
+def check_selection(method: Method, streams: Streams, select: str, also: Sequence[str] = ()) -> None:
+    """Refuse, before training, a rule whose stream is missing or whose metric is unknown, or not to be had there."""
     for rule in rules_of(select, also):
         if rule.stream not in streams:
             remedy = "name one in data.target" if rule.stream == "target" else "carve one with data.val_per_class"
@@ -78,14 +79,28 @@ def check_selection(task: Task, streams: Streams, select: str, also: Sequence[st
         if rule.kind == "label-free" and rule.name != SOURCE_RISK:
             continue
         try:
-            late = task.metric(rule.metric).late
+            metric = method.task.metric(rule.metric)
         except UserError as error:
             raise UserError(f"run.select = '{rule.text}': {error}") from error
-        if late:
-            some = ", ".join(metric.key for metric in task.metrics if not metric.late)
+        if metric.late:
+            some = ", ".join(metric.key for metric in method.task.metrics if not metric.late)
             raise UserError(
                 f"run.select = '{rule.text}': '{rule.metric}' is measured once, at the end of a run; use one of {some}"
             )
+        if metric.groups:
+            _check_groups(rule, metric, streams[rule.stream], method.data.groups)
+
+
+def _check_groups(rule: Rule, metric: Metric, stream: Stream, groups: Mapping[str, Sequence[int]]) -> None:
+    for name in metric.groups:
+        if name not in groups:
+            known = " and ".join(groups)
+            raise UserError(f"run.select = '{rule.text}': data.groups makes no {name}, only {known}; select another")
+    if not any(stream.counts[k] for name in metric.groups for k in groups[name]):
+        named = " or ".join(metric.groups)
+        raise UserError(
+            f"run.select = '{rule.text}': '{rule.stream}' has no sample of {named}; hold some out, or select another"
+        )
 
 
 class Best:

@@ -48,8 +48,9 @@ class Classify(Task):
         Metric("top5", "top-5 accuracy", shown=False),
         Metric("min_coverage", "min coverage", digits=2, shown=False),
         Metric("coverage_violation", "coverage below 0.95/K", digits=2, higher_is_better=False, shown=False),
-        Metric("min_head_tail_recall", "worse of head and tail recall", shown=False),
-        Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False),
+        Metric("min_head_tail_recall", "worse of head and tail recall", shown=False, groups=("head", "tail")),
+        Metric("min_head_tail_coverage", "worse of head and tail coverage", digits=2, shown=False,
+               groups=("head", "tail")),
         score("loss", "cross-entropy", lower=True, shown=False),
         *(Metric(f"{expert}_{key}", f"{name} of {expert.upper()} alone", shown=False, late=True,
                  path=("experts", expert, key))

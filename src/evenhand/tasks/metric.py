@@ -10,7 +10,7 @@ class Metric:
     """``key`` names it in ``run.select`` and ``[expect]``; ``path`` is its place in measure.json, by default the key.
 
     ``shown`` metrics are columns of the summary. A ``late`` one is known only when a run is measured at its end: no
-    checkpoint is chosen by it.
+    checkpoint is chosen by it. ``groups`` of classes must be told apart for it, and one of them have samples.
     """
 
     key: str
@@ -22,10 +22,13 @@ class Metric:
     shown: bool = True
     path: tuple[str, ...] = field(default=())
     late: bool = False
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.path:
             object.__setattr__(self, "path", (self.key,))
+        if not self.groups and self.path[0].startswith("group_"):
+            object.__setattr__(self, "groups", self.path[1:])
 
     @property
     def label(self) -> str:
