@@ -144,6 +144,12 @@ def test_an_unmeasured_run_has_its_task_and_a_folder_without_one_is_refused(tmp_
         ("log.jsonl", [1], "log.jsonl 0: "),
         ("log.jsonl", {"kind": "val", "step": None, "epoch": 1}, "log.jsonl 0.step: "),
         ("environment.json", [], "environment.json: "),
+        (
+            "log.jsonl",
+            {"kind": "val", "step": 1, "epoch": 1, "error": 10**400},
+            "cannot be read (a number of 401 digits)",
+        ),
+        ("measure.json", {"error": 10**400}, "cannot be read (a number of 401 digits)"),
     ],
 )
 def test_files_of_the_wrong_types_are_one_line(tmp_path: Path, file: str, content: Any, said: str) -> None:
