@@ -72,7 +72,7 @@ def gradients(net: torch.nn.Module) -> list[Tensor]:
 
 def halving(method: Any, batch: dict[str, Batch], score: Callable[[Tensor], float]) -> float:
     """A threshold between two samples of the batch: half of them pass."""
-    _, weak, _ = literal_logits(copy.deepcopy(method.net), batch)
+    _, weak, _ = literal_logits(copy.deepcopy(method.net), batch, method.settings.one_pass)
     scores = sorted(score(w.softmax(0)) for w in weak)
     middle = len(scores) // 2
     return (scores[middle - 1] + scores[middle]) / 2
@@ -92,8 +92,13 @@ def step_and_gradients(method: Any, batch: dict[str, Batch]) -> tuple[dict[str, 
     return said, found
 
 
-def literal_logits(net: torch.nn.Module, batch: dict[str, Batch]) -> tuple[Tensor, Tensor, Tensor]:
+def literal_logits(
+    net: torch.nn.Module, batch: dict[str, Batch], one_pass: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     x, (weak, strong) = batch["labelled"].x, batch["unlabelled"].views
+    if not one_pass:  # BatchNorm sees the weak views by themselves, and the others without them
+        guess, logits = net.train()(weak).detach(), net(torch.cat([x, strong]))
+        return logits[: len(x)], guess, logits[len(x) :]
     logits = net.train()(torch.cat([x, weak, strong]))
     return logits[: len(x)], logits[len(x) : len(x) + len(weak)].detach(), logits[len(x) + len(weak) :]
 
@@ -126,16 +131,18 @@ def divergence(target: Tensor, probs: Tensor, G: Tensor) -> float:
     return sum(float(b * (b / p).log()) for b, p in zip(best, probs, strict=True) if b > 0)
 
 
+@pytest.mark.parametrize("one_pass", [True, False])
 @pytest.mark.parametrize("consistency", ["fixmatch", "uda"])
 @pytest.mark.parametrize("loss", ["ce", "la"])
-def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) -> None:
-    method = build("fixmatch", data, consistency=consistency, loss=loss, unlabelled_weight=0.7, temperature=0.8)
+def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str, one_pass: bool) -> None:
+    settings = {"unlabelled_weight": 0.7, "temperature": 0.8, "one_pass": one_pass}
+    method = build("fixmatch", data, consistency=consistency, loss=loss, **settings)
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     threshold = halving(method, batch, lambda p: float(p.max()))
     changed(method, threshold=threshold)
     ask(method, data)
     said, found = step_and_gradients(method, batch)
-    first, weak, strong = literal_logits(net, batch)
+    first, weak, strong = literal_logits(net, batch, one_pass)
     shift = (torch.tensor(data.counts) / sum(data.counts)).log() if loss == "la" else 0.0
     expected = torch.stack(
         [-(z + shift).log_softmax(0)[y] for z, y in zip(first, batch["labelled"].y, strict=True)]
@@ -156,12 +163,15 @@ def test_fixmatch_step_is_the_equation(data: Data, consistency: str, loss: str) 
     agree(said, found, expected + 0.7 * torch.stack(terms).sum() / len(weak), net)  # by the whole batch
 
 
+@pytest.mark.parametrize("one_pass", [True, False])
+@pytest.mark.parametrize("mask", ["kl", "confidence"])
 @pytest.mark.parametrize(
     ("objective", "consistency"),
     [("min-recall", "fixmatch"), ("coverage", "fixmatch"), ("coverage", "uda"), ("min-head-tail-recall", "uda")],
 )
-def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str) -> None:
-    method = build("csst", data, objective=objective, consistency=consistency, temperature=0.5, unlabelled_weight=0.6)
+def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str, mask: str, one_pass: bool) -> None:
+    settings = {"temperature": 0.5, "unlabelled_weight": 0.6, "mask": mask, "one_pass": one_pass}
+    method = build("csst", data, objective=objective, consistency=consistency, **settings)
     ask(method, data)
     net, (batch,) = copy.deepcopy(method.net), batches(method, data)
     G = method.gain.dense()
@@ -170,15 +180,18 @@ def test_csst_step_is_the_equation(data: Data, objective: str, consistency: str)
         hard = torch.nn.functional.one_hot(p.argmax(), len(p)).float()
         return hard if consistency == "fixmatch" else p**2 / (p**2).sum()
 
-    threshold = halving(method, batch, lambda p: divergence(label(p), p, G))
-    changed(method, threshold=threshold)
+    def doubt(p: Tensor) -> float:
+        return divergence(label(p), p, G) if mask == "kl" else -float(p.max())
+
+    limit = halving(method, batch, doubt)
+    changed(method, **({"threshold": limit} if mask == "kl" else {"confidence": -limit}))
     said, found = step_and_gradients(method, batch)
-    first, weak, strong = literal_logits(net, batch)
+    first, weak, strong = literal_logits(net, batch, one_pass)
     expected = torch.stack([hybrid(int(y), z, G) for z, y in zip(first, batch["labelled"].y, strict=True)]).mean()
     kept, total = 0, torch.zeros(())
     for w, z in zip(weak, strong, strict=True):
         p = w.softmax(0)
-        if divergence(label(p), p, G) <= threshold:
+        if doubt(p) <= limit:
             kept += 1
             total = total + hybrid(label(p), z, G)
     assert kept == len(weak) // 2
