@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,6 +133,56 @@ def test_without_held_out_images_training_images_are_the_peers(monkeypatch: pyte
     again = judge._few_seen(known)
     spreads, _ = judge.variety(seen(again.fetch(torch.arange(35))), again, seen(drawn), torch.tensor([0, 1, 2] * 20))
     assert found["diversity:cow"] == spreads[2]
+
+
+def test_what_was_asked_for_needs_no_annotator_to_be_watched() -> None:
+    """Variety is by the labels asked for, in any judge's features; shares are not told."""
+    judge, known, asked = annotated_judge(), stream([0, 1, 2] * 20, "train"), torch.tensor([0, 1, 2] * 20)
+    drawn = images([0, 1, 2] * 20, 1)
+    drawn[1::3] = drawn[1]
+    with pytest.warns(UserWarning, match=r"of class 'bee' \(0\.\d\d\) are much alike"):
+        whole = judge.watch(drawn, asked, known, batch=7)
+    judge.annotator = None
+    judge.__dict__["extractor"] = judging.annotator(Thirds(), lambda x: x.float() / 255, "toy")  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=r"of class 'bee' \(0\.\d\d\) are much alike"):
+        found = judge.watch(drawn, asked, known, batch=7)
+    assert found == {key: value for key, value in whole.items() if key != "label_kl" and "share" not in key}
+    assert found["collapsed"] == 1
+    assert judge.watch(drawn, None, known, batch=7) == {}
+
+
+def test_none_collapsed_is_said_of_classes_that_were_judged() -> None:
+    judge, few = annotated_judge(), stream([0, 1, 2] * 9)
+    found = judge.scalars(images([0, 1, 2] * 9, 1), None, few, batch=9)
+    assert "diversity" in found
+    assert not {"patterns", "collapsed"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "by", "drawn", "real", "said"),
+    [
+        (True, None, 30, 10, ""),
+        (True, "one", 30, 10, ""),
+        (False, "one", 9, 10, ""),  # of uneven shares some class may have enough
+        (False, None, 30, 10, "nobody names the classes of what is drawn: set needs.annotator"),
+        (True, None, 28, 10, ""),  # of which the first class is asked for ten times
+        (True, None, 27, 10, "27 drawn images are under 10 of each class: set method.measure.judge_samples = 30$"),
+        (False, "one", 30, 9, "no class has 10 images in 'some' to compare with"),
+        (True, None, 30, None, "no class has 10 images in 'some' to compare with"),
+    ],
+)
+def test_that_the_alarm_cannot_sound_is_told(
+    asked: bool, by: str | None, drawn: int, real: int | None, said: str
+) -> None:
+    judge = annotated_judge(judge_samples=drawn)
+    judge.annotator = judge.annotator if by else None
+    peers = stream([2] * (real or 10), "some")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        judge.warn_of_silence(asked, peers if real else peers.unlabelled())
+    assert len(caught) == bool(said)
+    if said:
+        assert re.match(f"no collapse alarm, since {said}", str(caught[0].message))
 
 
 def test_the_final_table_has_groups_and_what_it_depends_on() -> None:

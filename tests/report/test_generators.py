@@ -236,6 +236,43 @@ def test_classifier_accuracy_score_is_shown(tmp_path: Path) -> None:
     assert "'annotator' trained on 10,000 drawn images" in basis(group_runs(records))[0]
 
 
+def test_the_labels_of_a_score_are_named_for_all_seeds(tmp_path: Path) -> None:
+    """Each may have an annotator of its own, and older files do not say."""
+    score: dict[str, Any] = {"recipe": "annotator", "drawn": 9, "seed": 0, "accuracy": 0.6, "min_recall": 0.2}
+    by = [{"labels": "annotator a", "labels_digest": f"{k}" * 16} for k in (1, 2)]
+    runs = [make_run(tmp_path, f"cb-{s}", seed=s, classifier_score=score | by[s]) for s in range(2)]
+    runs += [make_run(tmp_path, "cb-2", seed=2), make_run(tmp_path, "old", strength=1, classifier_score=score)]
+    lack = score | {"labels": None, "labels_digest": None}
+    runs += [make_run(tmp_path, "lack", strength=2, classifier_score=lack)]
+    runs += [make_run(tmp_path, "gsr", strength=3, classifier_score=score | {"labels": "asked for"})]
+    told = dict(line.split(". ", 1) for line in basis(group_runs(loaded(*runs))))
+    said = {name: re.findall(r"9 drawn images; labels: ([^.]*)\.", text) for name, text in told.items()}
+    assert said == {
+        "cb": ["annotator a (weights 11111111, 22222222)"], "old, lack": ["not recorded"], "gsr": ["asked for"],
+    }  # fmt: skip
+    wrong = make_run(tmp_path, "wrong", classifier_score=score | {"labels": 3})
+    with pytest.raises(UserError, match=r"measure\.json classifier_score\.labels: "):
+        load_run(wrong)
+
+
+def test_a_report_says_that_there_is_no_collapse_alarm(tmp_path: Path) -> None:
+    def said(name: str, *lost: str, **changes: Any) -> str:
+        folder = make_run(tmp_path, name, **changes)
+        kept = {k: v for k, v in json.loads((folder / "measure.json").read_text()).items() if k not in lost}
+        (folder / "measure.json").write_text(json.dumps(kept))
+        (line,) = basis(group_runs(loaded(folder)))
+        return line
+
+    assert "alarm" not in said("a")
+    assert "alarm" not in said("older", "patterns")
+    assert "No collapse alarm: no class has enough images" in said("few", patterns=[None] * 3)
+    assert "alarm" not in said("enough", patterns=[None, 0.9, None])
+    unnamed = ("patterns", "class_fid", "label_kl", "class_shares", "diversity", "class_agreement")
+    told = "No collapse alarm, and nothing of single classes: nobody names what is drawn (needs.annotator). "
+    assert told in said("unnamed", *unnamed)
+    assert told in render(loaded(tmp_path / "unnamed"))
+
+
 def test_different_judges_are_said_once_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_run(tmp_path, f"a-{s}", seed=s, features_digest=f"{s}" * 16) for s in range(2)]
     records = loaded(*runs)

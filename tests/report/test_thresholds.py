@@ -296,10 +296,12 @@ def test_curves_of_generators_say_what_they_were_compared_with() -> None:
     held_out = str(generate.curves_section([group(run(task=GENERATE, log=val), name="gan")], colours))
     assert "Compared with the validation split" in held_out
     assert "collapsed classes" not in held_out  # none ever was
-    traces = logged("traces", label_kl=[0.5, 0.4], **{"share:ant": [0.1, 0.2], "share:bee": [0.5, 0.4]})
+    traces = logged("traces", diversity=[0.5, 0.4], **{"share:ant": [0.1, 0.2], "share:bee": [0.5, 0.4]})
     alone = str(generate.curves_section([group(run(task=GENERATE, log=traces), name="gan")], colours))
     assert "No validation split: variety is beside training images." in alone
     assert alone.count("<figure>") == 2
+    norms = group(run(task=GENERATE, log=logged("traces", sigma_max=[0.5, 0.4])), name="gan")
+    assert "No validation split. " in str(generate.curves_section([norms], colours))  # and no variety
     assert ">ant<" in alone
     assert ">bee<" not in alone  # of the head
     assert "not run" in generate.curves_section([group(run(task=GENERATE), name="gan")], colours)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -206,6 +208,36 @@ def test_drawn_images_have_the_labels_asked_for_or_the_annotators(gsr: Path, bal
     assert torch.equal(labels, annotator.predict(images).argmax(1))
     own = method.terms["balance"].classify(images.float() / 127.5 - 1).argmax(1)
     assert not torch.equal(labels, own)
+
+
+class Texts(HTMLParser):
+    """What a page says, without its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_score_says_whose_labels_it_learned(gsr: Path, balancing: Path, annotator: Path) -> None:
+    """A conditional generator's are those asked for, an unconditional one's the annotator's; in file, print, page."""
+    digest = judging.annotated(open_run(annotator).method).digest()
+    assert digest != judging.annotated(open_run(balancing / "needs" / "classifier").method).digest()
+    cas = f"CAS: accuracy on the real test split of '{annotator}' trained on 30 drawn images; labels: "
+    told = {gsr: {"labels": "asked for"}, balancing: {"labels": f"annotator {annotator}", "labels_digest": digest}}
+    said = {gsr: f"{cas}asked for. ", balancing: f"{cas}annotator {annotator} (weights {digest[:8]}). "}
+    page = Texts()
+    for folder, expected in told.items():
+        result = CliRunner().invoke(app, ["measure", str(folder), "--cas", str(annotator), "--cas-images", "30"])
+        assert said[folder].strip().replace(" ", "") in re.sub(r"\s", "", result.output)
+        score = json.loads((folder / "measure.json").read_text())["classifier_score"]
+        assert {key: value for key, value in score.items() if key.startswith("labels")} == expected
+    page.feed(render([load_run(gsr), load_run(balancing)]))
+    for folder, expected_text in said.items():
+        (line,) = [text for text in page.texts if text.startswith(f"{folder.name}. Features")]
+        assert expected_text in line
 
 
 # what is logged, and which checkpoint is kept

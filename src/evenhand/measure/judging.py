@@ -22,7 +22,7 @@ from evenhand.data.stream import Stream
 from evenhand.errors import UserError
 from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception, mobilenet
 from evenhand.measure.generative import fid, label_kl, measure_generator
-from evenhand.measure.manifold import pattern_share
+from evenhand.measure.manifold import FEWEST, pattern_share
 from evenhand.randomness import dice
 from evenhand.settings import Settings
 
@@ -79,14 +79,8 @@ class Judge:
     def scalars(self, images: Tensor, labels: Tensor | None, stream: Stream, *, batch: int) -> dict[str, float]:
         """What evaluation logs; ``labels`` are those asked for, None if the annotator is to give them."""
         real, made = self._real(stream, batch), embed(self.extractor, images, batch=batch)
-        features, logits = made.features, self._annotated(made, images, batch)
-        found = {"fid": float(fid(real.features, features))}
-        if logits is not None:
-            found |= self._share_scalars(logits.argmax(1))
-            labels = logits.argmax(1) if labels is None else labels
-        if labels is not None:
-            found |= self._variety_scalars(*self.variety(real.features, stream, features, labels))
-        return found
+        distance = {"fid": float(fid(real.features, made.features))}
+        return distance | self._class_scalars(made, images, labels, stream, batch)
 
     def watch(self, images: Tensor, labels: Tensor | None, seen: Stream, *, batch: int) -> dict[str, float]:
         """What evaluation logs without held-out images: the classes drawn, and their variety beside images ``seen``.
@@ -94,12 +88,33 @@ class Judge:
         No distance: training images are what a generator should not come too near to.
         """
         made = embed(self.extractor, images, batch=batch)
-        logits = self._annotated(made, images, batch)
-        assert logits is not None  # see Generate.watch
-        named, some = logits.argmax(1), self._few_seen(seen)
-        real = self._real(some, batch)
-        varied = self.variety(real.features, some, made.features, named if labels is None else labels)
-        return self._share_scalars(named) | self._variety_scalars(*varied)
+        return self._class_scalars(made, images, labels, self._few_seen(seen), batch)
+
+    def _class_scalars(
+        self, made: Embedded, images: Tensor, labels: Tensor | None, stream: Stream, batch: int
+    ) -> dict[str, float]:
+        """Shares by the annotator, if there is one; variety by the labels asked for, or else by its."""
+        found: dict[str, float] = {}
+        if (logits := self._annotated(made, images, batch)) is not None:
+            found |= self._share_scalars(logits.argmax(1))
+            labels = logits.argmax(1) if labels is None else labels
+        if labels is not None:
+            real = self._real(stream, batch)
+            found |= self._variety_scalars(*self.variety(real.features, stream, made.features, labels))
+        return found
+
+    def warn_of_silence(self, asked: bool, peers: Stream) -> None:
+        """Before training: why the collapse alarm will not sound, whatever is drawn and compared with ``peers``."""
+        n, K = self.settings.judge_samples, len(self.data.classes)
+        if not asked and self.annotator is None:
+            why = "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
+        elif asked and -(-n // K) < FEWEST:
+            why = f"{n} drawn images are under {FEWEST} of each class: set method.measure.judge_samples = {FEWEST * K}"
+        elif peers.target is None or max(peers.counts) < FEWEST:
+            why = f"no class has {FEWEST} images in '{peers.name}' to compare with: add some, or hold out none"
+        else:
+            return
+        warnings.warn(f"no collapse alarm, since {why}", stacklevel=2)
 
     def _few_seen(self, stream: Stream) -> Stream:
         """At most ``PEERS`` images of each class, the same ones every time."""
@@ -169,7 +184,9 @@ class Judge:
                 said |= {name: median(known), f"{name}_min": min(known)}
             traced = {f"{name}:{self.data.classes[k]}": values[k] for k in self.traced}
             said |= {key: value for key, value in traced.items() if value is not None}
-        return said | {"collapsed": float(len(self._warn_of_collapse(patterns)))}
+        if "patterns" in said:  # where nothing could be judged, that none collapsed is not known
+            said["collapsed"] = float(len(self._warn_of_collapse(patterns)))
+        return said
 
     def _warn_of_collapse(self, patterns: Shares) -> list[int]:
         """The classes whose drawn images are much alike, which are named aloud."""

@@ -18,6 +18,7 @@ from evenhand.given import as_tensor
 
 ROUNDING = 1e-12  # of products, relative to the squares
 UNSURE = 1 << 22  # numbers looked at again at a time
+FEWEST = 10  # rows whose patterns are worth counting
 
 
 class Scores(NamedTuple):
@@ -82,7 +83,7 @@ def effective_number(x: Tensor, width: float | Tensor) -> Tensor:
     return (-torch.xlogy(values, values).sum()).exp()
 
 
-def pattern_share(real: Tensor, fake: Tensor, *, fewest: int = 10, most: int = 100) -> float | None:
+def pattern_share(real: Tensor, fake: Tensor, *, fewest: int = FEWEST, most: int = 100) -> float | None:
     """Effective number of patterns among fakes over that among as many reals; None below ``fewest`` of either.
 
     The width is the median distance of the reals. About 1 for a set as varied as the reals; with 50 images or more,

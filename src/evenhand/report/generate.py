@@ -57,14 +57,15 @@ def basis(groups: Sequence[RunGroup]) -> list[str]:
     """What the scores depend on, once for all that agree."""
     users: dict[str, list[str]] = {}
     for group in groups:
-        users.setdefault(_basis(group.measure), []).append(group.name)
+        users.setdefault(_basis(group), []).append(group.name)
     told = [f"{', '.join(names)}. {said}" if len(users) > 1 else said for said, names in users.items()]
     near = [f"{group.name} {number}" for group in groups if (number := number_of(group, NEAR))]
     return told + [f"Copies: {', '.join(near)} of what is drawn {COPIED}"] * bool(near)
 
 
-def _basis(measure: Mapping[str, Any]) -> str:
-    known, score = measure.get, measure.get("classifier_score")
+def _basis(group: RunGroup) -> str:
+    measure = group.measure
+    known = measure.get
     digest = f", weights {known('features_digest')}" if "features_digest" in measure else ""
     told = [
         f"Features: {known('features')}{digest}, {known('dimensions')} dimensions; resize: {known('resize')}.",
@@ -81,10 +82,21 @@ def _basis(measure: Mapping[str, Any]) -> str:
         told.append("Inception score: of the Inception network's own classes, one split.")
     if "group_fid" in measure:
         told.append("Head, mid and tail FID: means of their classes' FIDs.")
-    if score:
-        trained = f"'{score['recipe']}' trained on {score['drawn']:,} drawn images"
-        told.append(f"CAS: accuracy on the real test split of {trained}.")
+    if not {"patterns", "class_fid", "label_kl"} & measure.keys():
+        told.append("No collapse alarm, and nothing of single classes: nobody names what is drawn (needs.annotator).")
+    elif (found := known("patterns")) and all(value is None for value in found):
+        told.append("No collapse alarm: no class has enough images, real and drawn, to compare.")
+    if scores := group.parts("classifier_score"):
+        trained = f"'{scores[0]['recipe']}' trained on {scores[0]['drawn']:,} drawn images"
+        told.append(f"CAS: accuracy on the real test split of {trained}; labels: {_labelled(scores)}.")
     return " ".join([*told, "Scores of other features or counts do not compare."])
+
+
+def _labelled(scores: Sequence[Mapping[str, Any]]) -> str:
+    """Whose labels the drawn images had, over the seeds: each may have an annotator of its own."""
+    by = dict.fromkeys(score.get("labels") or "not recorded" for score in scores)
+    weights = dict.fromkeys(digest[:8] for score in scores if (digest := score.get("labels_digest")))
+    return ", ".join(by) + f" (weights {', '.join(weights)})" * bool(weights)
 
 
 def context(group: RunGroup) -> str:
@@ -204,11 +216,11 @@ def curves_section(groups: Sequence[RunGroup], colours: Mapping[str, str]) -> Ma
     }
     text = Markup()
     if panels:
-        compared = (
-            "Compared with the validation split, where there is one."
-            if "FID" in panels
-            else "No validation split: variety is beside training images."
-        )
+        compared = "No validation split."
+        if "FID" in panels:
+            compared = "Compared with the validation split, where there is one."
+        elif CURVES["diversity"] in panels:
+            compared = "No validation split: variety is beside training images."
         text += parts.figure(plots.plot_curves(panels, colours, "step"), f"{compared} {REPEATED}")
     for said, lines in traced.items():
         text += class_figure(lines, f"{said} The rarest classes.")
@@ -230,6 +242,8 @@ def _rarest(group: RunGroup) -> list[str]:
 class ClassifierScore(BaseModel):
     recipe: str
     drawn: int
+    labels: str | None = None  # whose; older files do not say
+    labels_digest: str | None = None
 
 
 class Parts(BaseModel):

@@ -21,7 +21,7 @@ from evenhand.methods import method_class
 from evenhand.methods.protocol import Drawer, Method
 from evenhand.randomness import dice
 from evenhand.run.loop import fit
-from evenhand.run.opening import build_method, open_run
+from evenhand.run.opening import OpenRun, build_method, open_run
 from evenhand.run.recipe import load_recipe
 from evenhand.tasks.classify import CLASSIFY
 from evenhand.tasks.generate import GENERATE
@@ -90,7 +90,8 @@ def classifier_score(
     """Classifier-accuracy score: train a classifier on drawn images alone, test it on the real test split.
 
     The labels are those asked for; what an unconditional generator draws is labelled by the annotator, whichever
-    classifier it was trained with, so that runs compare. Stands in ``measure.json`` as ``classifier_score``.
+    classifier it was trained with, so that runs compare. Stands in ``measure.json`` as ``classifier_score``, with whose
+    labels they were.
     """
     run = open_run(folder)
     path = run.folder / "measure.json"
@@ -108,7 +109,7 @@ def classifier_score(
         method = build_method(chosen, data, parallel.local_device("auto"), {})
         fit(method, data.streams, settings)
         found = CLASSIFY.score(cast(Any, method), real.streams["test"], batch=settings.eval_batch)
-    score = {"recipe": recipe, "drawn": count, "seed": seed, **found}
+    score = {"recipe": recipe, "drawn": count, "seed": seed, **labeller(run), **found}
     atomic.write_json(path, json.loads(path.read_text()) | {"classifier_score": score})
     return score
 
@@ -121,6 +122,16 @@ def labelled_samples(method: Method, count: int, *, seed: int = 0) -> tuple[Tens
         return drawer.sample(count, labels, chance=chance), labels
     images = drawer.sample(count, chance=chance)
     return images, drawer.judge.label(images)
+
+
+def labeller(run: OpenRun) -> dict[str, str]:
+    """Whose labels ``labelled_samples`` of a run have: those asked for, or its annotator's, with a digest of it."""
+    drawer = _drawer(run.method)
+    if drawer.labelled:
+        return {"labels": "asked for"}
+    need, annotator = run.recipe.needs.get("annotator"), drawer.judge.annotator
+    assert annotator is not None  # it has labelled them
+    return {"labels": f"annotator {need.recipe if need else ''}".strip(), "labels_digest": annotator.digest()}
 
 
 def drawn_data(real: Data, images: Tensor, labels: Tensor) -> Data:

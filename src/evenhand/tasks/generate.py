@@ -67,8 +67,11 @@ class Generate(Task):
         return method.judge.table(images, labels, stream, groups, batch=batch) | told
 
     def watch(self, method: Drawer, streams: Streams, *, batch: int = 512) -> dict[str, Scores]:
-        """Without validation: shares and variety of the classes drawn, and what the method says of itself."""
-        if "val" in streams or method.judge.annotator is None:
+        """Without validation: shares and variety of the classes drawn, and what the method says of itself.
+
+        Classes are those asked for, or the annotator's; where there are neither, nothing can be said of them.
+        """
+        if "val" in streams or not (method.labelled or method.judge.annotator):
             return {}
         images, labels = method.exhibit(method.judge.settings.judge_samples, "judge")
         found = method.judge.watch(images, labels, streams["labelled"], batch=batch)

@@ -82,6 +82,10 @@ class GAN(Drawer):
         signed = Pipeline(view.steps if isinstance(view, Pipeline) else (), half, half)  # to [-1, 1], as tanh draws
         return {"labelled": Feed("labelled", s.batch * s.d_steps, (signed,), whole=True)}
 
+    def refresh(self, at: Progress, streams: Streams) -> None:
+        if at.step == 0:
+            self.judge.warn_of_silence(self.labelled, streams["val" if "val" in streams else "labelled"])
+
     def schedule(self, at: Progress) -> None:
         self.step = at.step
         self.noise = dice(self.seed, "noise", at.step)  # of the joint batch: each process takes its part
