@@ -8,6 +8,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+TOO_LARGE = (
+    "out of memory", "tried to allocate", "size calculation overflowed", "multiplication overflow",
+    "overflow when unpacking",
+)  # fmt: skip
+
 
 class UserError(ValueError):
     """A mistake in data, recipe or command; the command line prints it as one line and exits with 2."""
@@ -29,10 +34,15 @@ def fits_memory(where: str) -> Iterator[None]:
     """What no memory can hold is a mistake in a size."""
     try:
         yield
-    except (RuntimeError, TypeError) as error:
-        if not any(word in str(error).lower() for word in ("allocate", "overflow", "out of memory")):
+    except (MemoryError, RuntimeError, TypeError) as error:
+        if not beyond_memory(error):
             raise
         raise UserError(f"{where}: does not fit into memory; lower the largest of its sizes") from error
+
+
+def beyond_memory(error: Exception) -> bool:
+    """Whether torch, numpy or Python say that something is too large, in their words."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in TOO_LARGE)
 
 
 class Stopped(KeyboardInterrupt):

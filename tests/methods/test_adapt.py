@@ -320,6 +320,12 @@ def test_another_adversary_brings_its_defaults_into_a_recipe_that_is_written_out
         for one in ("mdd", "cdan")
     )
     assert written({"adversary": "mdd"}) == mdd
+    rival = {"momentum": 0.5, "betas": [0.5, 0.9]}
+    both = written({"adversary": "mdd"}, optim_d=rival)
+    assert both.optim == mdd.optim
+    assert both.optim_d == mdd.optim.model_copy(update=rival)  # what it leaves out is as in the new optim
+    mine = written({"adversary": "mdd", "optim_d.lr": 0.01}, optim_d={"weight_decay": 1e-4})
+    assert (mine.optim_d.lr, mine.optim_d.weight_decay) == (0.01, 1e-4)
     assert written({"adversary": "cdan"}, adversary="mdd") == cdan
     own = written({"adversary": "mdd", "bottleneck": 256}, optim={"lr": 0.02}, reversal={"steps": 30})
     assert (own.bottleneck, own.optim.lr, own.reversal.steps) == (256, 0.02, 30)  # what somebody chose stays

@@ -241,6 +241,14 @@ def test_trainings_that_stay_at_chance_tell_nothing(data: Data) -> None:
     assert method.rho == 0.0
 
 
+def test_a_training_that_diverges_without_sam_tells_nothing(data: Data) -> None:
+    auto = {"steps": 3, "shares": [1e-3]}
+    method = make(data, {"rho_relative": True, "lr": 1e30}, auto=auto)
+    with pytest.warns(UserWarning, match="3 steps without SAM come to nan"):
+        method.refresh(START, data.streams)
+    assert method.rho == 0.0
+
+
 def test_a_run_logs_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier, "evaluate", Spy(fall=0.0))
     tree = {

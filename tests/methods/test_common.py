@@ -263,6 +263,12 @@ def test_parts_are_clipped_by_their_own_norm(apart: bool) -> None:
     assert moved == pytest.approx(expected, rel=1e-4)
 
 
+def test_an_average_is_switched_off_by_nought() -> None:
+    """Where a method has one by default, leaving the key out would keep it."""
+    assert Optim(ema=0.9).player(nn.Linear(2, 2), seed=0).average is not None
+    assert Optim(ema=0).player(nn.Linear(2, 2), seed=0).average is None
+
+
 @pytest.mark.parametrize("optim", [Optim(ema=0.999), Optim(ema=0.999, ema_warm=False)], ids=["usual", "papers"])
 def test_an_average_warms_up_unless_the_papers_form_is_asked_for(optim: Optim) -> None:
     """After its first step (1 + t) / (10 + t) of it are the first weights, and by the papers' form 0.999."""

@@ -342,12 +342,12 @@ def test_the_tail_is_a_share_of_the_classes_and_at_least_one(data: Data, tail: f
     assert method.objective.groups == [[*range(cut)], [*range(cut, 10)]]
 
 
-def test_multipliers_are_named_by_class_head_and_tail_or_number(data: Data) -> None:
+def test_multipliers_are_named_by_class_group_or_number(data: Data) -> None:
     groups = {"many": [0, 1], "some": [2, 3, 4], "few": [5, 6, 7, 8, 9]}
     grouped = replace(data, facts=data.facts.model_copy(update={"groups": groups}))
     for objective, names in (
         ("min-recall", data.classes), ("min-head-tail-recall", ("head", "tail")),
-        ("head-tail-coverage", ("head", "tail")), ("min-group-recall", ("0", "1", "2")), ("h-mean", ("0",)),
+        ("head-tail-coverage", ("head", "tail")), ("min-group-recall", ("many", "some", "few")), ("h-mean", ("0",)),
     ):  # fmt: skip
         said = build("csst", grouped, objective=objective).traces()
         assert [key for key in said if key.startswith("multiplier")] == [f"multiplier:{name}" for name in names]
@@ -414,7 +414,7 @@ def test_of_absent_classes_five_are_named(data: Data) -> None:
 )
 def test_a_tail_that_is_not_the_tables_is_told_of(name: str, aims: dict[str, Any]) -> None:
     """Tables show, and selection goes by, the worse of head and tail by data.groups: here three classes, not one."""
-    for groups, told in (("thirds", True), ("9/1", False)):
+    for groups, told in (("thirds", True), ("9/1", False), ("3/6/1", True)):  # the last has that tail, another head
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             feeds_of(name, groups, aims)
@@ -423,6 +423,14 @@ def test_a_tail_that_is_not_the_tables_is_told_of(name: str, aims: dict[str, Any
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         feeds_of(name, "thirds", {"objective": "mean-recall"})
+    assert not any("data.groups" in str(one.message) for one in said)
+
+
+@pytest.mark.parametrize("groups", ["5/5", "5/5/0"])
+def test_the_groups_of_the_tables_are_aimed_at_without_a_word(groups: str) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        feeds_of("csst", groups, {"objective": "min-group-recall"})
     assert not any("data.groups" in str(one.message) for one in said)
 
 

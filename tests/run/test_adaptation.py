@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from evenhand.run.selection import LABEL_FREE, check_selection
 from evenhand.run.settings import Run
 from evenhand.run.training import fit_recipe, train
 from evenhand.tasks.classify import CLASSIFY, some_rows
+from evenhand.tasks.generate import GENERATE
 from helpers import toy_data
 
 K, D = 3, 5
@@ -228,6 +230,15 @@ def test_rules_without_their_stream_are_refused(streams: Streams) -> None:
 def test_what_is_measured_at_the_end_alone_chooses_no_checkpoint(name: str, streams: Streams) -> None:
     with pytest.raises(UserError, match=f"'{name}' is measured once, at the end of a run; use one of accuracy, mean_"):
         check_selection(Aligner([1.0]), streams, f"val:{name}")
+
+
+def test_what_an_annotator_would_tell_chooses_no_checkpoint_without_one(streams: Streams) -> None:
+    method: Any = SimpleNamespace(task=GENERATE, judge=SimpleNamespace(annotator=None))
+    with pytest.raises(UserError, match=r"'val:label_kl': nobody names the classes .* set needs.annotator, or select"):
+        check_selection(method, streams, "val:label_kl")
+    check_selection(method, streams, "val:fid")
+    method.judge.annotator = object()
+    check_selection(method, streams, "val:label_kl")
 
 
 @pytest.mark.parametrize("run", [{"select": "val:mid"}, {"select_also": ["val:mid"]}])

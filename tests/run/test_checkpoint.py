@@ -175,6 +175,31 @@ def test_a_state_that_does_not_fit_is_one_line(tmp_path: Path, state: dict[str, 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("state", [{}, {"w": None}, {"w": [1]}])
+def test_a_part_that_is_missing_or_of_another_kind_is_named(tmp_path: Path, state: dict[str, Any]) -> None:
+    class Mean:
+        def load_state(self, state: dict[str, Any]) -> None:
+            self.w = state["w"].clone()
+
+    said = "it has no 'w'" if not state else "object has no attribute 'clone'"
+    with pytest.raises(UserError, match=rf"last\.pt does not fit its recipe \(.*{said}\)"):
+        checkpoint.restore(Mean(), {"method": state}, tmp_path / "last.pt")  # type: ignore[arg-type]
+
+
+def test_a_slip_in_a_method_and_a_full_device_are_not_the_checkpoints_fault(tmp_path: Path) -> None:
+    class Slip:
+        def load_state(self, state: dict[str, Any]) -> None:
+            self.nett.load_state_dict(state)  # type: ignore[attr-defined]
+
+    class Full:
+        def load_state(self, state: dict[str, Any]) -> None:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    for method, error in ((Slip(), AttributeError), (Full(), RuntimeError)):
+        with pytest.raises(error, match=r"nett|out of memory"):
+            checkpoint.restore(method, {"method": {}}, tmp_path / "last.pt")  # type: ignore[arg-type]
+
+
 def test_checkpoints_of_others_are_refused(tmp_path: Path) -> None:
     for number, other in enumerate([{"state_dict": {}}, [1, 2], torch.ones(2)]):
         torch.save(other, tmp_path / f"{number}.pt")

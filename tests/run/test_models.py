@@ -18,6 +18,7 @@ import torch
 from evenhand import locks
 from evenhand.errors import UserError
 from evenhand.methods.recognise import second_stage
+from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.run import checkpoint, fit, open_run, training
 from evenhand.run.measuring import measure
 from evenhand.run.opening import build_method, read_data
@@ -378,6 +379,20 @@ def test_a_network_beyond_all_memory_is_one_line(tmp_path: Path) -> None:
         wide = {**classifier(), "net": {"name": "small-cnn", "width": width}}
         with pytest.raises(UserError, match=r"\[method\]: does not fit into memory"):
             train(recipe(tmp_path / "run", wide))
+
+
+@pytest.mark.parametrize("how", [lambda: torch.empty(2**60), lambda: torch.empty(2**45), lambda: bytearray(2**60)])
+def test_a_training_beyond_all_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    monkeypatch.setattr(LongTailClassifier, "update", lambda *_: how())
+    with pytest.raises(UserError, match=r"^training: does not fit into memory; lower the largest of its sizes$"):
+        train(recipe(tmp_path / "run", classifier()))
+
+
+def test_a_number_beyond_half_precision_is_no_matter_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = torch.zeros(2, dtype=torch.half)
+    monkeypatch.setattr(LongTailClassifier, "update", lambda *_: half.masked_fill(half == 0, -1e9))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        train(recipe(tmp_path / "run", classifier()))
 
 
 def test_a_class_added_during_a_pause_is_one_line(tmp_path: Path) -> None:

@@ -515,3 +515,12 @@ def test_two_trees_are_one_experiment_whatever_their_seeds() -> None:
     wrong = {**tree, "method": {"name": "classifier", "loss": "none such"}}
     assert _same_results(tree, wrong)  # it is told of as it was written
     assert not _same_results(wrong, tree)
+
+
+def test_nothing_that_cannot_be_written_is_refused_by_its_key() -> None:
+    """TOML has no None: left out of a run's recipe, a key would mean its default."""
+    both = {"method.optim.clip": None, "method.optim.ema": None}  # of which the first is None by default
+    with pytest.raises(UserError, match=r"^method\.optim\.ema = None cannot be written into a recipe"):
+        load_recipe("csst-fashion:fixmatch", both)
+    assert load_recipe("csst-fashion:fixmatch", {"method.optim.clip": None}).method.optim.ema
+    assert load_recipe("csst-fashion:fixmatch", {"method.optim.ema": 0}).method.optim.ema == 0

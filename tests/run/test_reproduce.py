@@ -241,11 +241,14 @@ def test_the_demonstration_is_one_seed_of_three_variants(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(("size", "anew"), [(19_999, True), (20_000, False)])
 def test_data_are_few_below_twenty_thousand(size: int, anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "read_data", lambda _: SimpleNamespace(labelled=range(size)))
-    assert module._varied(None, [SimpleNamespace(needs={})], []) == anew  # type: ignore[list-item]
+    assert module._varied(None, [load_recipe("fashion-lt")], []) == anew
 
 
-def test_a_split_that_is_chosen_is_every_seeds(quick: Path, tmp_path: Path) -> None:
-    ce = {"seeds": 2, "variants": ["ce"], "overrides": ["data.split_seed=7"]}
+@pytest.mark.parametrize("how", ["data.split_seed=7", "data={split_seed=7}", "file"])
+def test_a_split_that_is_chosen_is_every_seeds(quick: Path, tmp_path: Path, how: str) -> None:
+    if how == "file":
+        quick.write_text(quick.read_text().replace("[data]", "[data]\nsplit_seed = 7", 1))
+    ce = {"seeds": 2, "variants": ["ce"], "overrides": [how] * (how != "file")}
     folder = reproduce(str(quick), out=tmp_path / "runs", **ce)  # type: ignore[arg-type]
     assert [load_recipe(folder / f"ce-{seed}").data.split_seed for seed in (0, 1)] == [7, 7]
     with pytest.raises(UserError, match=r"--splits: data\.split_seed is set, to one split for all seeds; leave it out"):

@@ -104,17 +104,24 @@ class Judge:
         return found
 
     def warn_of_silence(self, asked: bool, peers: Stream) -> None:
-        """Before training: why the collapse alarm will not sound, whatever is drawn and compared with ``peers``."""
-        n, K = self.settings.judge_samples, len(self.data.classes)
+        """Before training: why the collapse alarm will not sound, whatever is drawn and compared with ``peers``.
+
+        Of all classes, or of those that have too few ``peers``.
+        """
+        n, K, of = self.settings.judge_samples, len(self.data.classes), ""
+        counts = [0] * K if peers.target is None else peers.counts
+        few = [name for name, count in zip(self.data.classes, counts, strict=True) if count < FEWEST]
         if not asked and self.annotator is None:
             why = "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
         elif asked and -(-n // K) < FEWEST:
             why = f"{n} drawn images are under {FEWEST} of each class: set method.measure.judge_samples = {FEWEST * K}"
-        elif peers.target is None or max(peers.counts) < FEWEST:
-            why = f"no class has {FEWEST} images in '{peers.name}' to compare with: add some, or hold out none"
+        elif few:
+            named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+            of = f" for {len(few)} of {K} classes ({named})" if len(few) < K else ""
+            why = f"'{peers.name}' has under {FEWEST} images of each to compare with: add some, or hold out none"
         else:
             return
-        warnings.warn(f"no collapse alarm, since {why}", stacklevel=2)
+        warnings.warn(f"no collapse alarm{of}, since {why}", stacklevel=2)
 
     def _few_seen(self, stream: Stream) -> Stream:
         """At most ``PEERS`` images of each class, the same ones every time."""

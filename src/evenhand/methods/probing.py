@@ -61,7 +61,7 @@ def search_rho(
             one.update({name: batch})
         finite = all(bool(p.isfinite().all()) for p in one.player.parameters)
         found = score(one) if finite else math.nan  # diverged: that radius fails
-        if rho == 0 and found - chance <= auto.tolerance:
+        if rho == 0 and not found - chance > auto.tolerance:  # nor where it diverged
             warnings.warn(
                 f"rho = 'auto': {auto.steps} steps without SAM come to {found:.3f} where chance is {chance:.3f}, too "
                 "little to tell radii apart: raise method.auto.steps, or give a radius",

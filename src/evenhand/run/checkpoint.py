@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenhand import atomic
-from evenhand.errors import UserError
+from evenhand.errors import UserError, beyond_memory
 
 if TYPE_CHECKING:
     from evenhand.methods.protocol import Method
@@ -56,8 +56,15 @@ def restore(method: Method, content: dict[str, Any], path: Path) -> None:
     try:
         method.load_state(content["method"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
+        if beyond_memory(error) or (isinstance(error, AttributeError) and not _is_plain(error.obj)):
+            raise  # not the checkpoint's fault: a full device, or a slip in a method's own code
+        said = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"{path} does not fit its recipe ({said[:200]}); {_way_on(path)}") from error
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold it."""
+    return value is None or isinstance(value, bool | int | float | str | list | tuple | dict | Tensor)
 
 
 def _read(path: Path) -> Any:

@@ -29,9 +29,15 @@ def follow(before: Any, after: Any, changed: Collection[str]) -> None:
     written = flatten(before)
     if old == new or not plain.keys() <= written.keys():
         return
-    for key in (old.keys() | new.keys()) - {name.removeprefix("method.") for name in changed}:
-        if written.get(key) == old.get(key, plain.get(key)):
-            _remove(after, key.split("."))
+    kept = {name.removeprefix("method.") for name in changed}
+    for key in (old.keys() | new.keys()) - kept:
+        if written.get(key) != old.get(key, plain.get(key)):
+            continue
+        _remove(after, key.split("."))
+        for like, model in table.takes_after.items():
+            twin = like + key.removeprefix(model)
+            if key.startswith(f"{model}.") and twin not in kept and written.get(twin) == written.get(key):
+                _remove(after, twin.split("."))
 
 
 def _remove(tree: Mapping[str, Any], path: list[str]) -> None:

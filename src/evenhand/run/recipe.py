@@ -19,8 +19,8 @@ from evenhand.errors import UserError, did_you_mean
 from evenhand.methods import METHODS, method_class
 from evenhand.run.following import follow
 from evenhand.run.settings import Cycles, Run
+from evenhand.run.tables import differences, flatten, merge, named, parse_override, put, to_toml, without_expectations
 from evenhand.run.tables import explained as explained
-from evenhand.run.tables import flatten, merge, named, parse_override, put, to_toml, without_expectations
 from evenhand.settings import WITHOUT_EFFECT, Settings
 
 
@@ -149,8 +149,10 @@ def load_recipe(path_or_name: str | Path, overrides: Iterable[str] | Mapping[str
         seed = changes.get("run.seed", run.get("seed", 0))
         changes["run.folder"] = f"runs/{stem}{'-' + variant if variant else ''}-{seed}"
     recipe = validate(_laid_over(tree, changes), name)
-    for key, value in changes.items():
-        if value is None and validate(tomllib.loads(recipe.toml()), name).digest() != recipe.digest():
+    empty = [key for key, value in changes.items() if value is None]
+    lost = differences(recipe.model_dump(), validate(tomllib.loads(recipe.toml()), name).model_dump()) if empty else []
+    for key in empty:
+        if any(f"{other}.".startswith(f"{key}.") for other in lost):
             raise UserError(f"{key} = None cannot be written into a recipe, where leaving it out means its default")
     return recipe
 

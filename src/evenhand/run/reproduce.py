@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from evenhand import atomic
+from evenhand.data.settings import DataSettings
 from evenhand.errors import UserError, did_you_mean
 from evenhand.process import keep_freed, workers
 from evenhand.report.page import write_report
@@ -29,7 +30,7 @@ from evenhand.report.verdict import task_cautions
 from evenhand.run.folder import told_streams
 from evenhand.run.opening import read_data
 from evenhand.run.recipe import Expected, Recipe, load_recipe
-from evenhand.run.tables import differences
+from evenhand.run.tables import differences, named, parse_override
 from evenhand.run.training import train
 from evenhand.tasks import task_named
 
@@ -102,9 +103,10 @@ def _varied(splits: bool | None, recipes: list[Recipe], overrides: list[str]) ->
 
 def _one_split(recipes: list[Recipe], overrides: list[str]) -> str:
     """Why the split cannot follow the seed; empty if it can."""
-    if any(text.partition("=")[0].strip() == "data.split_seed" for text in overrides):
-        return "data.split_seed is set, to one split for all seeds; leave it out"
+    given = {key for text in overrides for key, _ in named(*parse_override(text))}
     for recipe in recipes:
+        if "data.split_seed" in given or recipe.data.split_seed != DataSettings.model_fields["split_seed"].default:
+            return "data.split_seed is set, to one split for all seeds; leave it out"
         for name, need in recipe.needs.items():
             if Path(need.recipe).is_dir():  # it may have been trained on what another split tests
                 return f"needs.{name} is one run for all seeds, of one split; use --no-splits"

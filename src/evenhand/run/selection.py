@@ -87,6 +87,8 @@ def check_selection(method: Method, streams: Streams, select: str, also: Sequenc
             raise UserError(
                 f"run.select = '{rule.text}': '{rule.metric}' is measured once, at the end of a run; use one of {some}"
             )
+        if lacking := method.task.lacks(method, rule.metric):
+            raise UserError(f"run.select = '{rule.text}': {lacking}, or select another")
         if metric.groups:
             _check_groups(rule, metric, streams[rule.stream], method.data.groups)
 

@@ -59,6 +59,10 @@ class Task(ABC):
             raise UserError(f"'{key}' is no number of task {self.name}; {did_you_mean(key, known)}")
         return known[key]
 
+    def lacks(self, method: Any, key: str) -> str:
+        """What keeps a method from being scored by this metric at evaluation, with a remedy; empty: nothing does."""
+        return ""
+
     @abstractmethod
     def score(self, method: Any, stream: Stream, *, batch: int = 512) -> Scores:
         """One number per name on a held-out stream: what selection may use and the log keeps."""

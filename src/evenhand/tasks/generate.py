@@ -53,6 +53,10 @@ class Generate(Task):
     judged_by = ("features", "resize", "dimensions", "reference", "real_count", "fake_count", "k")
     whole = True
 
+    def lacks(self, method: Drawer, key: str) -> str:
+        needed = key == "label_kl" and method.judge.annotator is None
+        return "nobody names the classes of what is drawn: set needs.annotator" if needed else ""
+
     def score(self, method: Drawer, stream: Stream, *, batch: int = 512) -> Scores:
         images, labels = method.exhibit(method.judge.settings.judge_samples, "judge")
         return method.judge.scalars(images, labels, stream, batch=batch) | method.traces()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,6 +86,8 @@ class SlowBackbone(Settings):
 
 class AdaptTable(SlowBackbone, LabelledTable):
     """What the [method] tables of domain-adversarial methods have in common."""
+
+    takes_after: ClassVar = {"optim_d": "optim"}
 
     batch: int = Field(32, gt=0, description="source images per step, over all processes; as many target images")
     bottleneck: int = Field(256, ge=0, description="width of the layer before the classes; 0: none")

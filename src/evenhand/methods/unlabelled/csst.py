@@ -9,7 +9,7 @@ KL, to the best one for that gain: a confidence threshold would discard all but 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -75,10 +75,13 @@ class CSST(SelfTraining):
     def __init__(self, settings: CSSTSettings, data: Data, *, seed: int, device: torch.device) -> None:
         super().__init__(settings, data, seed=seed, device=device)
         self.parts: list[Stream] = []  # of validation
-        self.pursue(_objective(settings, data))
+        self.pursue(_objective(settings, data), tuple(data.groups) if settings.objective == "min-group-recall" else ())
 
-    def pursue(self, objective: Objective) -> None:
-        """Aim at another objective, such as ``AnyMetric`` of one's own function, before training."""
+    def pursue(self, objective: Objective, names: Sequence[str] = ()) -> None:
+        """Aim at another objective, such as ``AnyMetric`` of one's own function, before training.
+
+        ``names`` are of its groups; two without are head and tail.
+        """
         K = len(self.priors)
         self.objective = objective
         self.duals = objective.start(K).to(self.priors)
@@ -89,12 +92,14 @@ class CSST(SelfTraining):
         groups = getattr(objective, "groups", None)
         self.names = self.data.classes
         if len(self.duals) != K:
-            self.names = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
+            two = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
+            self.names = tuple(names) or two
         self.gain = objective.gain(self.duals, self.confusion)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
         self.parts = _validation(streams, self.settings.feedback_parts)
-        warn_of_another_tail(getattr(self.objective, "groups", None), self.data)
+        if self.names == ("head", "tail"):
+            warn_of_another_tail(getattr(self.objective, "groups", None), self.data)
         return super().feeds(streams)
 
     def refresh(self, at: Progress, streams: Streams) -> None:
