@@ -49,6 +49,15 @@ class Stopped(KeyboardInterrupt):
     """A training that was asked to stop, and did so in all its processes, with its state saved."""
 
 
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Work in parts that are kept as far as they came: whoever interrupts one goes on by the command of the whole."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise type(stop)("Runs are saved as far as they came: repeat the same command to go on") from stop
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """A hint such as ``did you mean 'epochs'?``, or the known names when none is close."""
     known = sorted(known)

@@ -20,11 +20,23 @@ from evenhand.data.sets.catalogue import DATASETS
 from evenhand.methods import METHODS, method_class
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.nets import NETS
-from evenhand.run import checkpoint
+from evenhand.run import checkpoint, loop
 from evenhand.run.recipe import load_recipe, recipe_names
 
 Cli = Callable[..., Any]
 ENTRY = "from evenhand.cli import main; main()"
+SECOND = """
+data = { set = "shapes", n_max = 8, imbalance = 4 }
+method = { name = "second-stage", rule = "crt", batch = 8 }
+needs.first = "tiny.toml:ce"
+run = { steps = 2, threads = 1, progress = false }
+"""
+CYCLES = """
+data = { set = "shapes", target = "shapes-negative", n_max = 4, target_max = 40, augment = [] }
+method = { name = "vaada", batch = 16, net = { name = "small-cnn", width = 2 }, bottleneck = 4, hidden = 8 }
+run = { steps = 3, threads = 1, progress = false }
+cycles = { by = "entropy", count = 1, budget = 0.1 }
+"""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(evenhand.__file__).parents[1])}
 
 
@@ -290,10 +302,32 @@ def test_interrupted_training_says_where_it_stands_and_how_to_go_on(
     stopped = cli("train", tiny)
     assert stopped.code == 130
     assert len(stopped.err.splitlines()) == 1
-    assert "--resume" in stopped.err
+    command = stopped.err.partition("evenhand train ")[2].split()
+    assert "--resume" in command
     monkeypatch.undo()
     monkeypatch.chdir(tiny.parent)
-    cli("train", tiny, "--resume").fine()
+    cli("train", *command).fine()
+
+
+@pytest.mark.parametrize("of", ["needs", "cycles"])
+def test_who_interrupts_a_part_goes_on_with_the_whole(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    whole, words = {"needs": (SECOND, ("train", "whole.toml")), "cycles": (CYCLES, ("cycles", "whole.toml"))}[of]
+    (tiny.parent / "whole.toml").write_text(whole)
+    reseed, asked = loop.reseed, []
+
+    def interrupted(seed: int) -> None:
+        if not asked:
+            asked.append(os.kill(os.getpid(), signal.SIGINT))
+        reseed(seed)
+
+    monkeypatch.setattr(loop, "reseed", interrupted)
+    stopped = cli(*words)
+    assert stopped.code == 130
+    assert "repeat the same command" in stopped.err
+    assert "--resume" not in stopped.err
+    cli(*words).fine()
 
 
 def test_reproduce_trains_compares_and_the_second_time_only_reports(

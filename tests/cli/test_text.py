@@ -84,7 +84,7 @@ def test_a_run_keeps_its_words_when_the_table_grows(cli: Callable[..., Any], tab
     ("change", "message"),
     [
         ("method.net={name='resnet8'}", "method.net.name = 'resnet8' does not read texts; choose another, such as"),
-        ("data.set=shapes", "method.net.name = 'text-mean' does not read images"),
+        ("data.set=shapes", "method.net.name = 'text-mean' does not read images; choose another, such as 'resnet32'"),
         ("data.text.strong=['back-translation']", "needs texts with a column back_translation"),
         ("data.text.lenght=4", "unknown key 'lenght' in [data.text]; did you mean 'length'?"),
         ("method.net.name=hf:nowhere", "'hf:nowhere'"),

@@ -137,6 +137,31 @@ def test_seen_is_compared_with_seen(trains_on_target: bool, compared: str) -> No
     assert row["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.parametrize("held_out", [True, False])
+def test_at_the_end_unseen_is_compared_with_unseen_where_there_are_both(held_out: bool, tmp_path: Path) -> None:
+    """The source's labels were learned, the target's not: seen samples lie apart (3 and 1), others do not."""
+    domains = {"source": vectors(300, 3, 0), "val": vectors(300, -3, 1), "target": vectors(300, 1, 2)}
+    domains["test"] = vectors(300, -3, 3) if held_out else domains["target"]
+    domains["target"] = domains["target"].unlabelled()
+
+    class Trained(Aligner):
+        def feeds(self, streams: Streams) -> dict[str, Feed]:
+            own = super().feeds(streams)
+            return own | {"target": own["source"]}
+
+    method = Trained([2.0])
+    found = CLASSIFY.finish(method, replace(method.data, streams=domains), tmp_path, batch=16)["adaptation"]
+    assert (found["a_distance"] < 0.7) == held_out
+    pair = ("val", "test") if held_out else ("source", "target")
+    told = [domains[name].fetch(torch.arange(300))[:, -1] for name in pair]
+    loss = (nn.functional.softplus(-told[0]).mean() + nn.functional.softplus(told[1]).mean()) / 2
+    assert found["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
+    shown = domains[pair[0]].labels
+    assert shown is not None
+    assert found["source_points"]["labels"] == shown.tolist()
+    assert found["target_points"]["labels"] == domains["test"].labels.tolist()  # type: ignore[union-attr]
+
+
 def test_without_held_out_source_an_untrained_target_is_compared_with_nothing() -> None:
     """Trained-on source images lie apart from any that were not: two halves of one set came to 0.6."""
     domains = {"source": vectors(300, 3, 0), "target": vectors(300, -3, 2).unlabelled()}

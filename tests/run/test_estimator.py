@@ -254,6 +254,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "one text": ({}, "a fine film", ["good"], "give a list of texts"),
     "loss": ({"loss": "balance"}, np.eye(4), [0, 1, 0, 1], "did you mean 'balanced'"),
     "net": ({"net": "mpl"}, np.eye(4), [0, 1, 0, 1], "did you mean 'mlp'"),
+    "images' net": ({"net": "resnet8"}, np.eye(4), [0, 1, 0, 1], "'resnet8' does not read vectors; .* such as 'mlp'"),
+    "vectors' net": ({"net": "mlp"}, np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 0, 1], "'mlp' does not read images"),
     "method": ({"method": "clasifier"}, np.eye(4), [0, 1, 0, 1], "did you mean 'classifier'"),
     "option": ({"options": {"run.step": 3}}, np.eye(4), [0, 1, 0, 1], "unknown key 'step' in .run."),
     "both": ({"method": "fixmatch", "recipe": "folder"}, np.eye(4), [0, 1, 0, 1], "recipe or method, not both"),

@@ -57,7 +57,9 @@ def test_a_temperature_is_kept_unless_validation_had_no_mistake(
     tmp_path: Path, tiny: Any, value: float | None, kept: float | None
 ) -> None:
     recipe: Recipe = tiny()
-    model = Model(task="classify", digest=recipe.digest(), facts=toy_data("ab").facts)
+    model = Model(
+        task="classify", digest=recipe.digest(), facts=toy_data("ab", size=[8, 8], mean=[0.5], std=[0.5]).facts
+    )
     describe(tmp_path, recipe, model, {})
     written = (tmp_path / "model.json").stat().st_ino
     keep_temperature(tmp_path, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,26 @@ def test_a_warning_is_printed_as_it_is_and_told_in_the_log(
     assert json.loads((tmp_path / "log.jsonl").read_text()) == {
         "kind": "event", "step": 3, "epoch": 0.1235, "event": "warning", "warning": "class [red] has 12 samples",
     }  # fmt: skip
+
+
+def test_a_warning_is_heard_whatever_ran_before_and_once_in_a_run(tmp_path: Path) -> None:
+    """Python passes over what it has said: the second run of a process would have another diary than the first."""
+
+    def warn() -> None:
+        warnings.warn("class 'ant' is hardly drawn", stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default")
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            with Log(tmp_path / name, 10, progress=False, tensorboard=False, label="run") as log:
+                for step in (5, 10):
+                    with log.noting(step, 0.5):
+                        warn()
+    for name in ("a", "b"):
+        (row,) = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        assert (row["step"], row["warning"]) == (5, "class 'ant' is hardly drawn")
+    assert len(heard) == 2
 
 
 def test_the_bar_is_drawn_beside_what_is_printed_by_the_writing_process_alone(

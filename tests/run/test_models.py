@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +18,12 @@ import pytest
 import torch
 
 from evenhand import locks
+from evenhand.data.sources import files
 from evenhand.errors import UserError
 from evenhand.methods.recognise import second_stage
 from evenhand.methods.recognise.classifier import LongTailClassifier
 from evenhand.run import checkpoint, fit, open_run, training
+from evenhand.run import folder as run_folder
 from evenhand.run.measuring import measure
 from evenhand.run.opening import build_method, read_data
 from evenhand.run.recipe import Recipe, load_recipe, validate
@@ -351,6 +355,56 @@ def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: st
         one.unlink()
     with pytest.raises(UserError, match=rf"the data have changed since .*{said}"):
         train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, resume=True))
+
+
+def test_files_of_other_dates_beyond_those_compared_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (files, run_folder):
+        monkeypatch.setattr(module, "PROBED", 2)
+    photos = tree(tmp_path / "photos", *NAMES)
+    settings = {"set": str(photos), "size": 72, "n_max": None, "imbalance": 1, "test_per_class": None}  # not in memory
+    train(recipe(tmp_path / "run", classifier(), data=settings, steps=6, stop_after=2))
+    went = {"data": settings, "steps": 6, "resume": True}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*other dates")
+        train(recipe(tmp_path / "run", classifier(), **went, stop_after=2))
+    name = NAMES[1]
+    os.utime(photos / name, ns=(5, 5))
+    with pytest.warns(UserWarning, match=r"files of '.*' have other dates than .* the contents of 2 of \d+ were"):
+        train(recipe(tmp_path / "run", classifier(), **went))
+
+
+@pytest.mark.parametrize("last", ["gone", "of no kind"])
+def test_a_run_whose_last_checkpoint_is_gone_begins_anew_with_a_word(tmp_path: Path, last: str) -> None:
+    run = {"steps": 4, "keep_every": 0.2, "stop_after": 3, "eval_every": 1}
+    folder = train(recipe(tmp_path / "run", classifier(), **run))
+    (folder / "last.pt").unlink()
+    kept = sorted(file.name for file in folder.glob("*.pt"))
+    if last == "gone":
+        assert kept
+        with pytest.warns(UserWarning, match=rf"no last\.pt: training begins anew; {kept[-1]} beside it is whole"):
+            train(recipe(tmp_path / "run", classifier(), **run, resume=True))
+    else:
+        for name in kept:
+            (folder / name).unlink()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*no last")
+            train(recipe(tmp_path / "run", classifier(), **run, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("size", []), ("size", [32, 10**12]), ("size", [0, 32]), ("mean", []), ("std", [0.0] * 3), ("mean", [1.0] * 5),
+     ("std", [float("nan")] * 3), ("counts", [1])],
+)  # fmt: skip
+def test_facts_that_no_images_have_are_one_line(tmp_path: Path, key: str, value: list[float]) -> None:
+    folder = train(recipe(tmp_path / "run", classifier()))
+    told = json.loads((folder / "model.json").read_text())
+    told["facts"][key] = value
+    (folder / "model.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"model\.json cannot be read \(facts: "):
+        open_run(folder)
 
 
 @pytest.mark.parametrize("content", ["", "junk", "[1]", "{}", '{"labelled": 3}', '{"labelled": {"digest": "x"}}'])

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evenhand.cli import app, main
-from evenhand.errors import UserError
+from evenhand.errors import Stopped, UserError
 from evenhand.run import reproduce as module
 from evenhand.run.needs import needed_recipe
 from evenhand.run.recipe import Expected, Recipe, load_recipe, recipe_names, recipe_text
@@ -217,7 +217,7 @@ def test_trainings_are_counted_as_they_finish(
 
 def test_who_interrupts_it_learns_how_to_go_on(quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def stopped(_: Recipe) -> None:
-        raise KeyboardInterrupt("runs/ce-0 is saved at step 3; --resume continues")
+        raise Stopped("runs/ce-0 is saved at step 3; to go on: evenhand train runs/ce-0 --resume")
 
     monkeypatch.setattr(module, "train", stopped)
     result = CliRunner().invoke(app, ["reproduce", str(quick), "--out", str(tmp_path / "runs")])

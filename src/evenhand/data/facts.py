@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from evenhand.data.sources.frames import MARGIN, Frame, How
 from evenhand.data.sources.source import Kind
 from evenhand.settings import Settings
+
+LARGEST = 1 << 16  # side of an image
 
 
 class Facts(Settings):
@@ -31,6 +35,19 @@ class Facts(Settings):
     columns: tuple[str, ...] = Field((), description="names of a table's numbers")
     words: tuple[str, ...] = ()
     translations: bool = False
+
+    def check(self) -> None:
+        """Refuse, by ``ValueError``, what no data can have: facts are read from files that others hand over."""
+        if len(self.counts) != len(self.classes):
+            raise ValueError(f"facts: {len(self.counts)} counts for {len(self.classes)} classes")
+        sides = (2,) if self.kind == "images" else (0, 2)
+        if len(self.size) not in sides or not all(0 < side <= LARGEST for side in self.size):
+            raise ValueError(f"facts: size = {self.size} is not the height and width of images")
+        whole = all(map(math.isfinite, self.mean)) and all(0 < deviation < math.inf for deviation in self.std)
+        if len(self.mean) != len(self.std) or not whole:
+            raise ValueError("facts: mean and std are not a finite mean and a positive deviation of as many inputs")
+        if self.kind == "images" and len(self.mean) not in (1, self.inputs):
+            raise ValueError(f"facts: {len(self.mean)} means for {self.inputs} channels")
 
     @property
     def framing(self) -> Frame:

@@ -72,12 +72,12 @@ class Stream:
         """The same samples with the labels out of reach."""
         return replace(self, target=None)
 
-    def digest(self) -> str:
-        """First 16 hex digits of a sha256 over samples, target and class names."""
+    def digest(self, *, dated: bool = False) -> str:
+        """First 16 hex digits of a sha256 over samples, target and class names; ``dated``: by the dates of files."""
         sha = hashlib.sha256("\0".join(self.classes).encode())
         if self.target is not None:
             sha.update(self.target.identity())
-        for part in self.samples.identity():
+        for part in self.samples.identity(dated=dated):
             sha.update(part)
         return sha.hexdigest()[:16]
 

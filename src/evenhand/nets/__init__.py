@@ -27,7 +27,7 @@ from evenhand.tokens import HF
 
 __all__ = [
     "NETS", "PRETRAINED", "CosineHead", "HeadKind", "HeadedNet", "ScaledHead", "build_net", "folded", "load_weights",
-    "make_head", "reads_text",
+    "make_head", "reads", "reads_text",
 ]  # fmt: skip
 
 TIMM = "timm:"
@@ -72,6 +72,13 @@ def reads_text(name: str) -> bool:
 def reads_vectors(name: str) -> bool:
     """Whether a network takes vectors; those that take neither these nor tokens take images."""
     return name in ("linear", "mlp", "mlp-bn")
+
+
+def reads(name: str) -> str:
+    """The kind of sample that a network takes, as ``Stream.kind`` calls it; empty for a name that is none."""
+    if reads_text(name) or reads_vectors(name):
+        return "tokens" if reads_text(name) else "vectors"
+    return "images" if name in NETS or name.startswith(TIMM) else ""
 
 
 def build_net(

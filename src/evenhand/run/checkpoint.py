@@ -40,14 +40,14 @@ def load(path: Path, *, going_on: bool = False) -> dict[str, Any]:
         content = _read(path)
     except Exception as error:
         kind = type(error).__name__
-        raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {_way_on(path)}") from error
+        raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {way_on(path)}") from error
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
     for key, needed in {**ENTRIES, **(GOING_ON if going_on else {})}.items():
         wrong = "has no" if key not in content else "" if isinstance(content[key], needed) else "has another kind of"
         if wrong:
-            raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {_way_on(path)}")
+            raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {way_on(path)}")
     return content
 
 
@@ -59,7 +59,7 @@ def restore(method: Method, content: dict[str, Any], path: Path) -> None:
         if beyond_memory(error) or (isinstance(error, AttributeError) and not _is_plain(error.obj)):
             raise  # not the checkpoint's fault: a full device, or a slip in a method's own code
         said = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError(f"{path} does not fit its recipe ({said[:200]}); {_way_on(path)}") from error
+        raise UserError(f"{path} does not fit its recipe ({said[:200]}); {way_on(path)}") from error
 
 
 def _is_plain(value: Any) -> bool:
@@ -74,7 +74,7 @@ def _read(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _way_on(path: Path) -> str:
+def way_on(path: Path) -> str:
     """What to do without this checkpoint: the latest whole one beside it takes its place."""
     whole = []
     for other in path.parent.glob("*.pt"):

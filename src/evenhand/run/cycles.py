@@ -20,7 +20,7 @@ from evenhand.data.domains import read_domains
 from evenhand.data.labels import named, read_answers, write_answers
 from evenhand.data.picks import GUESSES, PickRow, read_picks, write_picks
 from evenhand.data.stream import Stream, Streams
-from evenhand.errors import UserError
+from evenhand.errors import UserError, repeatable
 from evenhand.measure.contact import contact_sheet
 from evenhand.measure.shift import principal_plane
 from evenhand.methods.protocol import Recogniser
@@ -62,7 +62,8 @@ def run_cycles(recipe: Recipe) -> Path:
         for cycle in range(settings.count + 1):
             own = cycle_recipe(recipe, cycle)
             if not (Path(own.run.folder) / "measure.json").is_file():
-                train(own)
+                with repeatable():
+                    train(own)
                 if not (Path(own.run.folder) / "measure.json").is_file():
                     raise UserError(f"{own.run.folder} is paused: repeat the command to go on")
             if cycle < settings.count:

@@ -12,6 +12,7 @@ import platform
 import shlex
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from evenhand import __version__, atomic, parallel
 from evenhand.data.facts import Facts
+from evenhand.data.sources.files import PROBED
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
 from evenhand.run.checkpoint import FORMAT, check_format
@@ -63,6 +65,7 @@ def _told(stream: Any) -> dict[str, Any]:
         "classes": list(stream.classes),
         "counts": None if stream.target is None else stream.counts,
         "digest": stream.digest(),
+        "dated": stream.digest(dated=True) if len(stream) > PROBED else "",
     }
 
 
@@ -77,6 +80,7 @@ def read_model(folder: Path) -> Model:
         tree = json.loads(path.read_text(encoding="utf-8"))
         check_format(tree.get("format", 1), folder)
         model = Model.model_validate(tree)
+        model.facts.check()
     except (ValidationError, ValueError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
@@ -106,6 +110,7 @@ class Told(BaseModel):
 
     samples: int
     digest: str
+    dated: str = ""  # of more files than contents are compared of; older runs do not tell it
 
 
 def told_streams(folder: Path) -> dict[str, Told]:
@@ -129,4 +134,10 @@ def check_streams(folder: Path, streams: Streams) -> None:
             raise UserError(
                 f"the data have changed since {folder} began: '{name}' {counts}, or their contents or labels differ; "
                 "restore them, or train anew into another run.folder"
+            )
+        if was.dated and was.dated != now.digest(dated=True):
+            warnings.warn(
+                f"files of '{name}' have other dates than when {folder} began; the contents of {PROBED:,} of "
+                f"{len(now):,} were compared, and are the same",
+                stacklevel=2,
             )

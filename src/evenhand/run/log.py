@@ -53,6 +53,7 @@ class Log:
         self.writer = parallel.is_writer()
         self.path = folder / "log.jsonl"
         self.noted: set[str] = set()  # Python's warnings that are in the log
+        self.shown: set[str] = set()  # those that were heard since this training began or went on
         self.at: tuple[int, float] | None = None  # step and epoch of the last row, once the log is known to be ours
         self.board = self._open_board(folder) if tensorboard and self.writer else None
         self.bar = Progress(
@@ -111,20 +112,25 @@ class Log:
 
     @contextmanager
     def noting(self, step: int, epoch: float) -> Iterator[None]:
-        """Python's warnings given meanwhile become rows, too, each once: also where a run was resumed in between."""
+        """Python's warnings given meanwhile become rows, too, each once: also where a run was resumed in between.
+
+        Each is heard, whatever ran in this process before: Python itself would pass over what it has said.
+        """
         show = warnings.showwarning
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
-            if str(message) not in self.noted:
-                self.noted.add(str(message))
-                self.row("event", step, epoch, {"event": "warning", "warning": str(message)})
-            show(message, *where, **more)
+            said = str(message)
+            if said not in self.noted:
+                self.noted.add(said)
+                self.row("event", step, epoch, {"event": "warning", "warning": said})
+            if said not in self.shown:
+                self.shown.add(said)
+                show(message, *where, **more)
 
-        warnings.showwarning = note
-        try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = note
             yield
-        finally:
-            warnings.showwarning = show
 
     def advance(self, step: int, rate: float, note: str) -> None:
         shown = f"{rate:,.0f} img/s" if math.isfinite(rate) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import threading
 import time
@@ -97,7 +98,8 @@ def _fit(method: Method, streams: Streams, run: Run, folder: Path, digest: str) 
                 kept.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
                 if stop:
-                    raise Stopped(f"{folder} is saved at step {done}; --resume continues")
+                    command = shlex.join(["evenhand", "train", str(folder), "--resume"])
+                    raise Stopped(f"{folder} is saved at step {done}; to go on: {command}")
                 break
     parallel.barrier()
     return folder

@@ -11,7 +11,7 @@ import torch
 
 from evenhand import locks, parallel
 from evenhand.data.stream import Streams
-from evenhand.errors import UserError
+from evenhand.errors import UserError, repeatable
 from evenhand.methods.protocol import Method
 from evenhand.run.folder import told_streams
 from evenhand.run.opening import OpenRun, copy_model, holds_need, open_run
@@ -53,7 +53,8 @@ def _trained(name: str, need: Need, recipe: Recipe, device: torch.device, *, smo
     with locks.held(folder.with_name(f"{folder.name}.need"), wait=True):
         parallel.barrier()  # the others wait until the writing process holds the lock
         if not (folder / "measure.json").is_file():
-            train(other, smoke=smoke)
+            with repeatable():
+                train(other, smoke=smoke)
     return open_run(folder, device=str(device))
 
 

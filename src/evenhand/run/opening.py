@@ -20,11 +20,13 @@ from evenhand.measure.frozen import check_backbone, embed, kept_backbone
 from evenhand.methods import method_class
 from evenhand.methods.common import Net, Started
 from evenhand.methods.protocol import Method
-from evenhand.nets import PRETRAINED, reads_text
+from evenhand.nets import PRETRAINED, reads
 from evenhand.randomness import mix
 from evenhand.run import checkpoint
 from evenhand.run.folder import Model, read_model
 from evenhand.run.recipe import Recipe, load_recipe
+
+OF_KIND = {"tokens": ("texts", "text-transformer"), "vectors": ("vectors", "mlp"), "images": ("images", "resnet32")}
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,8 @@ def build_method(recipe: Recipe, data: Data, device: torch.device, needs: Mappin
     """The recipe's method with fresh weights."""
     settings: Any = recipe.method
     net = getattr(settings, "net", None)
-    texts = data.facts.kind == "tokens"
-    if isinstance(net, Net) and reads_text(net.name) != texts:
-        kind, other = ("texts", "text-transformer") if texts else ("images", "resnet32")
+    if isinstance(net, Net) and data.facts.kind in OF_KIND and reads(net.name) not in ("", data.facts.kind):
+        kind, other = OF_KIND[data.facts.kind]
         raise UserError(f"method.net.name = '{net.name}' does not read {kind}; choose another, such as '{other}'")
     with (
         users_mistake("[method]"),

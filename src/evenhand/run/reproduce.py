@@ -19,7 +19,7 @@ from rich.console import Console
 
 from evenhand import atomic
 from evenhand.data.settings import DataSettings
-from evenhand.errors import UserError, did_you_mean
+from evenhand.errors import UserError, did_you_mean, repeatable
 from evenhand.process import keep_freed, workers
 from evenhand.report.page import write_report
 from evenhand.report.reading import load_run
@@ -128,10 +128,8 @@ def is_done(folder: Path, recipe: Recipe) -> bool:
 def train_all(recipes: list[Recipe], jobs: int) -> None:
     """Train them, some at a time; whoever interrupts it learns how to go on."""
     keep_freed()
-    try:
+    with repeatable():
         _train_all(recipes, jobs)
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt("Runs are saved as far as they came: repeat the same command to go on") from stop
 
 
 def _train_all(recipes: list[Recipe], jobs: int) -> None:

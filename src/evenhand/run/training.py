@@ -111,6 +111,9 @@ def _earlier(recipe: Recipe) -> Model | None:
     """
     folder = Path(recipe.run.folder)
     if not (folder / "last.pt").exists():
+        if recipe.run.resume and any(folder.glob("*.pt")):
+            on = checkpoint.way_on(folder / "last.pt")
+            warnings.warn(f"{folder} has no last.pt: training begins anew; {on}", stacklevel=2)
         return None
     if not recipe.run.resume:
         raise UserError(f"{folder} already holds a run: add --resume, or choose another run.folder")

@@ -94,10 +94,8 @@ class Classify(Task):
 
         Features of samples trained on lie apart from those of others of the same domain. So seen is compared with
         seen: with the source's training samples if the target's are trained on, else with its held-out ones; where
-        none are held out there is nothing to compare it with.
+        none are held out there is nothing to compare it with. Seen is not all: the source's labels were learned too.
         """
-        from torch.nn.functional import softplus
-
         from evenhand.measure import shift
 
         if "target" not in streams:
@@ -110,14 +108,24 @@ class Classify(Task):
         values["largest_share"] = shift.largest_share(logits)
         values["effective_classes"] = shift.effective_classes(logits)
         values["possible_classes"] = float(min(logits.shape))
-        if method.embeds and source is not None and min(len(source), len(target)) > 1:
-            parts = [on_some(method.embed, stream, COMPARED, batch) for stream in (source, target)]
-            values["a_distance"] = shift.proxy_a_distance(*parts)
-            if method.tells:
-                ours, theirs = (on_some(method.tell, stream, COMPARED, batch) for stream in (source, target))
-                values["domain_accuracy"] = shift.domain_accuracy(ours, theirs)
-                values["domain_loss"] = float(softplus(-ours).mean() + softplus(theirs).mean()) / 2
-        return {"target": values}
+        return {"target": values | ({} if source is None else self._apart(method, source, target, batch))}
+
+    def _apart(self, method: Recogniser, source: Stream, target: Stream, batch: int) -> Scores:
+        """How far two domains are from each other, by features and by the method's own discriminator."""
+        from torch.nn.functional import softplus
+
+        from evenhand.measure import shift
+
+        if not method.embeds or min(len(source), len(target)) < 2:
+            return {}
+        values = {"a_distance": shift.proxy_a_distance(*(
+            on_some(method.embed, stream, COMPARED, batch) for stream in (source, target)
+        ))}  # fmt: skip
+        if method.tells:
+            ours, theirs = (on_some(method.tell, stream, COMPARED, batch) for stream in (source, target))
+            values["domain_accuracy"] = shift.domain_accuracy(ours, theirs)
+            values["domain_loss"] = float(softplus(-ours).mean() + softplus(theirs).mean()) / 2
+        return values
 
     def troubles(self, watched: dict[str, Scores], keys: Collection[str] = ()) -> dict[str, str]:
         from evenhand.measure.shift import adaptation_troubles
@@ -154,7 +162,10 @@ class Classify(Task):
         }  # fmt: skip
 
     def _domains(self, method: Recogniser, data: Data, batch: int) -> dict[str, Any]:
-        """Of an adaptation: its label-free numbers, and both domains in the plane of largest variance, with labels."""
+        """Of an adaptation: its label-free numbers, and both domains in the plane of largest variance, with labels.
+
+        Where both domains have samples that nothing was trained on, these are compared in the place of those seen.
+        """
         import torch
 
         from evenhand.measure.shift import principal_plane
@@ -165,10 +176,13 @@ class Classify(Task):
         found: dict[str, Any] = dict(watched["target"])
         if not method.embeds:
             return {"adaptation": found}
-        streams = {
-            "source": data.streams.get("val", data.labelled),
-            "target": data.streams.get("test", data.streams["target"]),
-        }
+        target, val = data.streams["target"], data.streams.get("val")
+        test = data.streams.get("test", target)
+        seen = "target" in method.feeds(data.streams)
+        fresh = not seen or test.unlabelled().digest() != target.unlabelled().digest()
+        if seen and fresh and val is not None:
+            found |= self._apart(method, val, test, batch)
+        streams = {"source": val if fresh and val is not None else data.labelled, "target": test}
         features = [on_some(method.embed, stream, PICTURED, batch) for stream in streams.values()]
         planes = principal_plane(torch.cat(features)).split([len(part) for part in features])
         for (name, stream), points in zip(streams.items(), planes, strict=True):

@@ -253,6 +253,9 @@ def test_sdat_climbs_the_chosen_task_losses_alone_with_the_same_regions(
     before = weights(method.net)
     said = method.update(batch)
     assert float(said["instance"]) == pytest.approx(float(terms["instance"]), rel=1e-3)
+    assert float(said["gradient_norm"]) == pytest.approx(float(length), rel=1e-3)
+    trained = [w.norm() for w, p in zip(before, method.net.parameters(), strict=True) if p.requires_grad]
+    assert float(said["weight_norm"]) == pytest.approx(float(torch.stack(trained).norm()), rel=1e-4)
     sign = {"task": 1.0, "image": -0.1, "instance": -0.1, "consistency": 0.1}
     steps = [s for s, p in zip(moved(before, method.net), method.net.parameters(), strict=True) if p.requires_grad]
     for i, step in enumerate(steps):

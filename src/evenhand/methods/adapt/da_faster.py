@@ -24,6 +24,7 @@ from evenhand.data.stream import Streams
 from evenhand.methods.adapt.detector import Detector, DetectorTable, Pass, Scalars
 from evenhand.methods.protocol import Progress
 from evenhand.pieces.domain import reverse_gradient
+from evenhand.pieces.norms import global_norm
 from evenhand.pieces.sam import SAM, relative_radius
 from evenhand.randomness import dice, mix, reseed
 
@@ -120,11 +121,14 @@ class DAFaster(Detector):
             self.player.backward(task)  # the domain classifiers are not even run
             parallel.average_gradients(self.player.parameters)
             climb = self.sam.ascent()
-        with climb:  # the weights stand at theta + rho g / |g|
+        with climb as length:  # the weights stand at theta + rho g / |g|
             seen = self.forward(images, objects, None if first is None else first.regions)
             adversarial, heard = self.domain_losses(seen, batch["target"].x)
             loss = seen.classification + seen.regression + adversarial
             self.player.backward(loss, last=True)
+        if first is not None:
+            norm = global_norm(p.detach() for p in self.player.parameters)
+            heard |= {"gradient_norm": length, "weight_norm": norm}
         self.adversary.step()
         self.player.step()
         return {"loss": loss.detach(), **seen.said, **heard}
