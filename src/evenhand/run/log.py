@@ -114,7 +114,8 @@ class Log:
     def noting(self, step: int, epoch: float) -> Iterator[None]:
         """Python's warnings given meanwhile become rows, too, each once: also where a run was resumed in between.
 
-        Each is heard, whatever ran in this process before: Python itself would pass over what it has said.
+        Each is heard, whatever ran in this process before: Python passes over what it has said, but not where
+        ``catch_warnings`` was entered since.
         """
         show = warnings.showwarning
 
@@ -128,7 +129,6 @@ class Log:
                 show(message, *where, **more)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("always", UserWarning)
             warnings.showwarning = note
             yield
 

@@ -92,8 +92,8 @@ class CSST(SelfTraining):
         groups = getattr(objective, "groups", None)
         self.names = self.data.classes
         if len(self.duals) != K:
-            two = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
-            self.names = tuple(names) or two
+            usual = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
+            self.names = tuple(names) or usual
         self.gain = objective.gain(self.duals, self.confusion)
 
     def feeds(self, streams: Streams) -> dict[str, Feed]:
