@@ -77,7 +77,7 @@ def vectors(count: int, last: float, seed: int) -> Stream:
     noise = torch.randn(count, D, generator=torch.Generator().manual_seed(seed))
     x = nn.functional.one_hot(y, D).float() * 2 + 0.3 * noise
     x[:, -1] += last
-    return Stream(Memory(x), y, ("a", "b", "c"), "some")
+    return Stream(Memory(x, [f"{seed}/{row}" for row in range(count)]), y, ("a", "b", "c"), "some")
 
 
 @pytest.fixture
@@ -137,12 +137,17 @@ def test_seen_is_compared_with_seen(trains_on_target: bool, compared: str) -> No
     assert row["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
-@pytest.mark.parametrize("held_out", [True, False])
-def test_at_the_end_unseen_is_compared_with_unseen_where_there_are_both(held_out: bool, tmp_path: Path) -> None:
-    """The source's labels were learned, the target's not: seen samples lie apart (3 and 1), others do not."""
+@pytest.mark.parametrize(("held_out", "adapted"), [(True, 300), (False, 300), (False, 290)])
+def test_at_the_end_unseen_is_compared_with_unseen_where_there_are_both(
+    held_out: bool, adapted: int, tmp_path: Path
+) -> None:
+    """The source's labels were learned, the target's not: seen samples lie apart (3 and 1), others do not.
+
+    Of a target without a test of its own, data.target_max adapts to some of what it is tested on.
+    """
     domains = {"source": vectors(300, 3, 0), "val": vectors(300, -3, 1), "target": vectors(300, 1, 2)}
     domains["test"] = vectors(300, -3, 3) if held_out else domains["target"]
-    domains["target"] = domains["target"].unlabelled()
+    domains["target"] = domains["target"].subset(torch.arange(adapted)).unlabelled()
 
     class Trained(Aligner):
         def feeds(self, streams: Streams) -> dict[str, Feed]:
@@ -153,7 +158,7 @@ def test_at_the_end_unseen_is_compared_with_unseen_where_there_are_both(held_out
     found = CLASSIFY.finish(method, replace(method.data, streams=domains), tmp_path, batch=16)["adaptation"]
     assert (found["a_distance"] < 0.7) == held_out
     pair = ("val", "test") if held_out else ("source", "target")
-    told = [domains[name].fetch(torch.arange(300))[:, -1] for name in pair]
+    told = [domains[name].fetch(torch.arange(len(domains[name])))[:, -1] for name in pair]
     loss = (nn.functional.softplus(-told[0]).mean() + nn.functional.softplus(told[1]).mean()) / 2
     assert found["domain_loss"] == pytest.approx(float(loss), rel=1e-5)
     shown = domains[pair[0]].labels
