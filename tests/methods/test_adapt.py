@@ -324,6 +324,7 @@ def test_another_adversary_brings_its_defaults_into_a_recipe_that_is_written_out
     both = written({"adversary": "mdd"}, optim_d=rival)
     assert both.optim == mdd.optim
     assert both.optim_d == mdd.optim.model_copy(update=rival)  # what it leaves out is as in the new optim
+    assert written({"adversary": "mdd", "optim.lr": 0.02}, optim_d=rival).optim_d.lr == 0.02  # as what was set there
     mine = written({"adversary": "mdd", "optim_d.lr": 0.01}, optim_d={"weight_decay": 1e-4})
     assert (mine.optim_d.lr, mine.optim_d.weight_decay) == (0.01, 1e-4)
     assert written({"adversary": "cdan"}, adversary="mdd") == cdan

@@ -30,14 +30,13 @@ def follow(before: Any, after: Any, changed: Collection[str]) -> None:
     if old == new or not plain.keys() <= written.keys():
         return
     kept = {name.removeprefix("method.") for name in changed}
-    for key in (old.keys() | new.keys()) - kept:
+    for key in old.keys() | new.keys():
         if written.get(key) != old.get(key, plain.get(key)):
             continue
-        _remove(after, key.split("."))
-        for like, model in table.takes_after.items():
-            twin = like + key.removeprefix(model)
-            if key.startswith(f"{model}.") and twin not in kept and written.get(twin) == written.get(key):
-                _remove(after, twin.split("."))
+        twins = [like + key.removeprefix(of) for like, of in table.takes_after.items() if key.startswith(f"{of}.")]
+        for name in {key, *twins} - kept:
+            if written.get(name) == written.get(key):
+                _remove(after, name.split("."))
 
 
 def _remove(tree: Mapping[str, Any], path: list[str]) -> None:
