@@ -353,6 +353,19 @@ def test_multipliers_are_named_by_class_group_or_number(data: Data) -> None:
         assert [key for key in said if key.startswith("multiplier")] == [f"multiplier:{name}" for name in names]
 
 
+def test_multipliers_of_as_many_groups_as_classes_have_the_groups_names(data: Data) -> None:
+    """The largest class need not be the first: its multiplier under the first one's name would be another's."""
+    few = {name: s.subset((s.labels < 2).nonzero()[:, 0]) for name, s in data.streams.items() if s.labels is not None}
+    streams = {name: replace(s, classes=("few", "many")) for name, s in few.items()}
+    facts = data.facts.model_copy(
+        update={"classes": ("few", "many"), "counts": [4, 9], "groups": {"head": [1], "tail": [0]}}
+    )
+    two = replace(data, facts=facts, streams=streams | {"unlabelled": streams["labelled"].unlabelled()})
+    assert build("csst", two, objective="min-recall").names == ("few", "many")
+    for objective in ("min-head-tail-recall", "min-group-recall"):
+        assert build("csst", two, objective=objective).names == ("head", "tail")
+
+
 def test_of_parts_of_validation_only_those_seen_count(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has every class; the second look is remembered beside the first, and the fourth replaces the first."""
     answers = iter([2 * torch.eye(10), SEEN, SEEN.T.contiguous(), SEEN])

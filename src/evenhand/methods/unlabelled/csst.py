@@ -91,7 +91,7 @@ class CSST(SelfTraining):
         self.confusion = self.confusions[0]
         groups = getattr(objective, "groups", None)
         self.names = self.data.classes
-        if len(self.duals) != K:
+        if groups is not None or len(self.duals) != K:  # there may be as many groups as classes, in another order
             usual = ("head", "tail") if groups is not None and len(groups) == 2 else _numbered(len(self.duals))
             self.names = tuple(names) or usual
         self.gain = objective.gain(self.duals, self.confusion)
