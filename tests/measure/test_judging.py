@@ -166,11 +166,12 @@ EVEN = [10, 10, 10]
     [
         (True, None, 30, EVEN, ""),
         (True, "one", 30, EVEN, ""),
-        (False, "one", 9, EVEN, ""),  # of uneven shares some class may have enough
+        (False, "one", 10, EVEN, ""),  # of uneven shares some class may have enough
+        (False, "one", 9, EVEN, ", since 9 drawn images are under 10 of each class: .*judge_samples = 30$"),
         (False, None, 30, EVEN, ", since nobody names the classes of what is drawn: set needs.annotator"),
         (True, None, 28, EVEN, ""),  # of which the first class is asked for ten times
         (True, None, 27, EVEN, ", since 27 drawn images are under 10 of each class: .*judge_samples = 30$"),
-        (False, "one", 30, [9, 9, 9], ", since 'some' has under 10 images of each to compare with: add some"),
+        (False, "one", 30, [9, 9, 9], ", since 'some' has under 10 images of each to compare with: add some, or hold"),
         (False, "one", 30, [10, 9, 3], r" for 2 of 3 classes \(bee, cow\), since 'some' has under 10 images of each"),
         (True, None, 30, None, ", since 'some' has under 10 images of each to compare with: add some"),
     ],
@@ -187,6 +188,11 @@ def test_that_the_alarm_cannot_sound_is_told(
     assert len(caught) == bool(said)
     if said:
         assert re.match(f"no collapse alarm{said}", str(caught[0].message))
+
+
+def test_who_holds_out_none_is_not_told_to_hold_out_none() -> None:
+    with pytest.warns(UserWarning, match=r"'labelled' has under 10 images of each to compare with: add some$"):
+        annotated_judge().warn_of_silence(True, stream([0, 1, 2], "labelled"))
 
 
 def test_the_final_table_has_groups_and_what_it_depends_on() -> None:

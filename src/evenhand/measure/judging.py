@@ -110,15 +110,17 @@ class Judge:
         """
         n, K, of = self.settings.judge_samples, len(self.data.classes), ""
         counts = [0] * K if peers.target is None else peers.counts
+        most = -(-n // K) if asked else n  # of a class
         few = [name for name, count in zip(self.data.classes, counts, strict=True) if count < FEWEST]
         if not asked and self.annotator is None:
             why = "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
-        elif asked and -(-n // K) < FEWEST:
+        elif most < FEWEST:
             why = f"{n} drawn images are under {FEWEST} of each class: set method.measure.judge_samples = {FEWEST * K}"
         elif few:
             named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
             of = f" for {len(few)} of {K} classes ({named})" if len(few) < K else ""
-            why = f"'{peers.name}' has under {FEWEST} images of each to compare with: add some, or hold out none"
+            remedy = "add some" if peers.name == "labelled" else "add some, or hold out none"
+            why = f"'{peers.name}' has under {FEWEST} images of each to compare with: {remedy}"
         else:
             return
         warnings.warn(f"no collapse alarm{of}, since {why}", stacklevel=2)
