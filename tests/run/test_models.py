@@ -357,13 +357,15 @@ def test_data_that_changed_during_a_pause_are_noticed(tmp_path: Path, change: st
         train(recipe(tmp_path / "run", classifier(), data=settings, steps=4, resume=True))
 
 
+@pytest.mark.parametrize("probed", [2, 15])  # files of 18, of which 12 train
 def test_files_of_other_dates_beyond_those_compared_are_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probed: int
 ) -> None:
     for module in (files, run_folder):
-        monkeypatch.setattr(module, "PROBED", 2)
+        monkeypatch.setattr(module, "PROBED", probed)
     photos = tree(tmp_path / "photos", *NAMES)
     settings = {"set": str(photos), "size": 72, "n_max": None, "imbalance": 1, "test_per_class": None}  # not in memory
+    settings["val_per_class"] = 2
     train(recipe(tmp_path / "run", classifier(), data=settings, steps=6, stop_after=2))
     went = {"data": settings, "steps": 6, "resume": True}
     with warnings.catch_warnings():
@@ -371,7 +373,7 @@ def test_files_of_other_dates_beyond_those_compared_are_told_of(
         train(recipe(tmp_path / "run", classifier(), **went, stop_after=2))
     name = NAMES[1]
     os.utime(photos / name, ns=(5, 5))
-    with pytest.warns(UserWarning, match=r"files of '.*' have other dates than .* the contents of 2 of \d+ were"):
+    with pytest.warns(UserWarning, match=rf"'labelled' have other dates .*; of 18 the contents of at most {probed} "):
         train(recipe(tmp_path / "run", classifier(), **went))
 
 

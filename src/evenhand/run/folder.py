@@ -65,7 +65,7 @@ def _told(stream: Any) -> dict[str, Any]:
         "classes": list(stream.classes),
         "counts": None if stream.target is None else stream.counts,
         "digest": stream.digest(),
-        "dated": stream.digest(dated=True) if len(stream) > PROBED else "",
+        "dated": stream.digest(dated=True) if stream.samples.stored > PROBED else "",
     }
 
 
@@ -137,7 +137,7 @@ def check_streams(folder: Path, streams: Streams) -> None:
             )
         if was.dated and was.dated != now.digest(dated=True):
             warnings.warn(
-                f"files of '{name}' have other dates than when {folder} began; the contents of {PROBED:,} of "
-                f"{len(now):,} were compared, and are the same",
+                f"files of '{name}' have other dates than when {folder} began; of {now.samples.stored:,} the contents "
+                f"of at most {PROBED:,} were compared, and are the same",
                 stacklevel=2,
             )

@@ -57,6 +57,11 @@ class Source(ABC):
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         """What a digest hashes: content or names; ``dated`` adds when files were changed."""
 
+    @property
+    def stored(self) -> int:
+        """How many samples there are where these were picked from: an identity is of them all."""
+        return len(self)
+
     def pick(self, rows: Tensor) -> Source:
         """The samples at ``rows``, in that order."""
         return Picked(self, rows)
@@ -167,6 +172,10 @@ class Picked(Source):
         inner = self.inner.boxed(cuts)
         return None if inner is None else Picked(inner, self.rows)
 
+    @property
+    def stored(self) -> int:
+        return self.inner.stored
+
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         yield self.rows.numpy().tobytes()
         yield from self.inner.identity(dated=dated)
@@ -227,6 +236,10 @@ class Joined(Source):
         boxed = [part.boxed(cuts) for part in self.parts]
         whole = [part for part in boxed if part is not None]
         return Joined(whole) if len(whole) == len(boxed) else None
+
+    @property
+    def stored(self) -> int:
+        return max(part.stored for part in self.parts)  # each has its own files probed
 
     def identity(self, *, dated: bool = False) -> Iterable[bytes]:
         for part in self.parts:
