@@ -31,6 +31,7 @@ from evenhand.methods.unlabelled.selmix_table import (
 )
 from evenhand.methods.unlabelled.selmix_watch import Diary
 from evenhand.pieces.selmix import pair_distribution, pair_gain
+from evenhand.pieces.selmix_aim import Aim
 from evenhand.pieces.selmix_objectives import smoothed
 from evenhand.randomness import mix
 
@@ -113,19 +114,24 @@ def numbered(*sizes: int) -> Any:
 
 def test_of_many_classes_the_ten_largest_and_the_ten_rarest_are_logged() -> None:
     """Counts rise, so that the last class is the largest."""
-    found = multipliers_by_name(numbered(25, 0), classes(*range(1, 26)))
+    found = multipliers_by_name(numbered(25, 0), Aim(), classes(*range(1, 26)))
     assert found == {f"multiplier:c{k}": float(k) for k in [*range(24, 14, -1), *range(10)]}
-    assert len(multipliers_by_name(numbered(21, 0), classes(*range(21)))) == 20
-    found = multipliers_by_name(numbered(0, 3), classes(1, 1, 1))
+    assert len(multipliers_by_name(numbered(21, 0), Aim(), classes(*range(21)))) == 20
+    found = multipliers_by_name(numbered(0, 3), Aim(), classes(1, 1, 1))
     assert found == {f"coverage_multiplier:c{k}": float(k) for k in range(3)}
 
 
-def test_two_multipliers_are_head_and_tail_unless_there_are_two_classes() -> None:
-    three = multipliers_by_name(numbered(2, 2), classes(1, 1, 1))
+@pytest.mark.parametrize("counts", [(1, 1, 1), (1, 2)])  # of two classes the largest is not the first
+def test_multipliers_of_groups_are_heads_and_tails_however_many_classes(counts: tuple[int, ...]) -> None:
+    groups = [[*range(1, len(counts))], [0]]
+    found = multipliers_by_name(numbered(2, 2), Aim(groups=groups, cover_groups=groups), classes(*counts))
     names = ("multiplier:head", "multiplier:tail", "coverage_multiplier:head", "coverage_multiplier:tail")
-    assert three == dict(zip(names, (0.0, 1.0, 0.0, 1.0), strict=True))
-    assert multipliers_by_name(numbered(2, 0), classes(1, 1)) == {"multiplier:c0": 0.0, "multiplier:c1": 1.0}
-    assert multipliers_by_name(numbered(0, 0), classes(1, 1)) == {}
+    assert found == dict(zip(names, (0.0, 1.0, 0.0, 1.0), strict=True))
+
+
+def test_two_multipliers_without_groups_are_those_of_two_classes() -> None:
+    assert multipliers_by_name(numbered(2, 0), Aim(), classes(1, 1)) == {"multiplier:c0": 0.0, "multiplier:c1": 1.0}
+    assert multipliers_by_name(numbered(0, 0), Aim(), classes(1, 1)) == {}
 
 
 # what the data must have

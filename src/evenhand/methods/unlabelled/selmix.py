@@ -215,7 +215,7 @@ class SelMix(Recogniser):
         if not len(k["steps"]):
             return {}
         said = {"pair_entropy": float(k["entropy"][-1]), "largest_gain": float(k["largest"][-1])}
-        return said | multipliers_by_name(self.duals, self.data)
+        return said | multipliers_by_name(self.duals, self.aim, self.data)
 
     def details(self) -> dict[str, Any]:
         found = self.diary.details()

@@ -124,16 +124,20 @@ def _own(place: str) -> Callable[[Tensor], Tensor]:
     return guarded
 
 
-def multipliers_by_name(duals: Duals, data: Data) -> dict[str, float]:
+def multipliers_by_name(duals: Duals, aim: Aim, data: Data) -> dict[str, float]:
     """As the log takes them: ``multiplier:shirt``, of the largest and the rarest classes, or of head and tail."""
     ranked = sorted(range(len(data.classes)), key=lambda k: -data.counts[k])
     few = ranked if len(ranked) <= 2 * TRACED else ranked[:TRACED] + ranked[-TRACED:]
     found: dict[str, float] = {}
-    for key, prefix in (("recall", "multiplier"), ("coverage", "coverage_multiplier")):
+    for key, prefix, groups in (
+        ("recall", "multiplier", aim.groups),
+        ("coverage", "coverage_multiplier", aim.cover_groups),
+    ):
         values = duals[key].tolist()
-        named = {data.classes[k]: values[k] for k in few} if len(values) == len(data.classes) else {}
-        if len(values) == 2 != len(data.classes):
-            named = dict(zip(("head", "tail"), values, strict=True))
+        if groups is None:  # there may be as many groups as classes
+            named = {data.classes[k]: values[k] for k in few} if values else {}
+        else:
+            named = dict(zip(("head", "tail"), values, strict=True)) if len(values) == 2 else {}
         found |= {f"{prefix}:{name}": value for name, value in named.items()}
     return found
 
