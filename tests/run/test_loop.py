@@ -304,16 +304,18 @@ def test_a_method_that_listens_hears_every_validation(tmp_path: Path) -> None:
     assert again.heard == method.heard
 
 
-def test_a_warning_of_an_evaluation_is_shown_and_logged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "step"), [("traces", 2), ("refresh", 0), ("feeds", 0), ("update", 0)])
+def test_a_warning_is_shown_and_logged_once(tmp_path: Path, place: str, step: int) -> None:
     class Worried(Scripted):
-        def traces(self) -> dict[str, float]:
-            warnings.warn("class 'lynx' looks collapsed", stacklevel=1)
-            return super().traces()
+        def __getattribute__(self, name: str) -> Any:
+            if name == place:
+                warnings.warn("class 'lynx' looks collapsed", stacklevel=1)
+            return super().__getattribute__(name)
 
     with pytest.warns(UserWarning, match="lynx"):
         fit(Worried(), streams("val"), run(tmp_path))
     told = [(row["step"], row["event"], row["warning"]) for row in rows(tmp_path, "event")]
-    assert told == [(2, "warning", "class 'lynx' looks collapsed")]
+    assert told == [(step, "warning", "class 'lynx' looks collapsed")]
     for resume, stop in ((False, 3), (True, None)):
         with pytest.warns(UserWarning, match="lynx"):
             fit(Worried(), streams("val"), run(tmp_path / "paused", resume=resume, stop_after=stop))
@@ -540,10 +542,17 @@ class Signalled(Scripted):
         return super().update(batch)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "recipe", "way_on"),
+    [(signal.SIGINT, True, r"evenhand train \S+ --resume"), (signal.SIGTERM, False, "the same call with run.resume")],
+)
+def test_a_signal_finishes_the_step_and_saves(
+    tmp_path: Path, number: signal.Signals, recipe: bool, way_on: str
+) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt, match="saved at step 3; --resume"):
+    if recipe:
+        (tmp_path / "recipe.toml").touch()
+    with pytest.raises(KeyboardInterrupt, match=f"saved at step 3; to go on: {way_on}$"):
         fit(Signalled(number), streams(), run(tmp_path, eval_every=3))
     assert step_of(tmp_path) == 3
     assert rows(tmp_path)[-1]["event"].startswith("paused")

@@ -62,16 +62,17 @@ def _fit(method: Method, streams: Streams, run: Run, folder: Path, digest: str) 
             kept.save(0)
         for step in range(start, total):
             at = Progress(step, epoch_steps, total, kept.measured(step))
-            fresh = method.refresh(at, streams)
-            if fresh is not None or batches is None:
-                # Loader processes hold copies of their samplers: only new ones see what has changed.
-                reading.close()
-                batches = reading.enter_context(closing(_zip(opened(fresh or method.feeds(streams)), step, total)))
-            method.schedule(at)
-            # Dropout and the like draw from the global generator: a step's draws depend on nothing before it.
-            reseed(mix(run.seed, "step", step, parallel.rank()))
-            batch = next(batches)
-            meter.add(method.update(batch))
+            with log.noting(step, step / epoch_steps):
+                fresh = method.refresh(at, streams)
+                if fresh is not None or batches is None:
+                    # Loader processes hold copies of their samplers: only new ones see what has changed.
+                    reading.close()
+                    batches = reading.enter_context(closing(_zip(opened(fresh or method.feeds(streams)), step, total)))
+                method.schedule(at)
+                # Dropout and the like draw from the global generator: a step's draws depend on nothing before it.
+                reseed(mix(run.seed, "step", step, parallel.rank()))
+                batch = next(batches)
+                meter.add(method.update(batch))
             seen += sum(len(part.indices) for part in batch.values())
             done = step + 1
             if done % run.log_every == 0 or done % every == 0 or done == total:
@@ -98,8 +99,7 @@ def _fit(method: Method, streams: Streams, run: Run, folder: Path, digest: str) 
                 kept.save(done)
                 log.row("event", done, done / epoch_steps, {"event": "paused; --resume continues"})
                 if stop:
-                    command = shlex.join(["evenhand", "train", str(folder), "--resume"])
-                    raise Stopped(f"{folder} is saved at step {done}; to go on: {command}")
+                    raise Stopped(f"{folder} is saved at step {done}; to go on: {_way_on(folder)}")
                 break
     parallel.barrier()
     return folder
@@ -116,6 +116,12 @@ def _zip(loaders: dict[str, Loader], start: int, stop: int) -> Generator[dict[st
         columns = [reading.enter_context(closing(loader.iterate(start, stop))) for loader in loaders.values()]
         for batches in zip(*columns, strict=True):
             yield dict(zip(loaders, batches, strict=True))
+
+
+def _way_on(folder: Path) -> str:
+    """A run of the command line's is its recipe's; of fit() alone, whoever called it has the rest."""
+    by_recipe = (folder / "recipe.toml").is_file()
+    return shlex.join(["evenhand", "train", str(folder), "--resume"]) if by_recipe else "the same call with run.resume"
 
 
 def _steps(epochs: float, epoch_steps: int) -> int:
