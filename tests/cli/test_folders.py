@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from evenhand import locks
 from evenhand.errors import UserError
@@ -68,6 +69,25 @@ def test_what_the_system_refuses_is_one_line_without_numbers(
     monkeypatch.setattr(Path, "write_text", refuse)
     said = cli("copy", "folder", tiny.with_name("mine.toml")).mistake()
     assert said.startswith("cannot use 'mine.toml' (Permission denied); see that")
+
+
+def test_what_no_memory_holds_is_one_line_in_every_command(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("train", tiny).fine()
+    errors: list[Exception] = [
+        MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), RuntimeError("a slip"),
+    ]  # fmt: skip
+
+    def full(*_: object, **__: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(checkpoint, "restore", full)
+    for _ in range(2):
+        said = cli("measure", "runs/tiny-0").mistake()
+        assert said.startswith("this does not fit into memory; take fewer at a time")
+    with pytest.raises(RuntimeError, match="a slip"):
+        cli("measure", "runs/tiny-0")
 
 
 def test_printed_commands_can_be_pasted(cli: Cli, tiny: Path) -> None:

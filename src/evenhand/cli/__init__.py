@@ -58,7 +58,7 @@ def _whole(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    from evenhand.errors import UserError, plain_warnings
+    from evenhand.errors import UserError, beyond_memory, plain_warnings
     from evenhand.process import keep_freed, wait_politely
 
     wait_politely()
@@ -70,6 +70,14 @@ def main() -> None:
             app()
     except UserError as error:
         print(f"evenhand: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not beyond_memory(error):
+            raise
+        remedy = (
+            "take fewer at a time (--batch, method.batch, run.eval_batch) or the processor (--device cpu, run.device)"
+        )
+        print(f"evenhand: this does not fit into memory; {remedy}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
