@@ -24,8 +24,9 @@ from evenhand.data.stream import Memory, Stream
 from evenhand.errors import UserError
 from evenhand.measure.latents import write_plane
 from evenhand.measure.sheet import write_sheet
+from evenhand.report.cautions import judged_apart, troubles
 from evenhand.report.gallery import load_sheet, pictures_section
-from evenhand.report.generate import TRACED, _rarest, basis, judged_apart, troubles
+from evenhand.report.generate import TRACED, _rarest, basis
 from evenhand.report.page import render, write_report
 from evenhand.report.reading import load_run
 from evenhand.report.records import RunRecord, by_task, group_runs

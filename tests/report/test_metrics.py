@@ -378,6 +378,8 @@ def test_without_validation_a_generator_is_watched_beside_training_images(drawer
     drawer.judge.watch.assert_called_once_with("20 to judge", "labels", "images", batch=7)
     assert GENERATE.watch(drawer, {**streams, "val": "images"}) == {}
     drawer.judge.annotator = None
+    assert GENERATE.watch(drawer, streams)["traces"]  # of the classes asked for
+    drawer.labelled = False
     assert GENERATE.watch(drawer, streams) == {}
 
 

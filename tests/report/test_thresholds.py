@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenhand.report import classes, classify, confusions, examples, generate, terminal, verdict
+from evenhand.report import cautions, classes, classify, confusions, examples, generate, terminal, verdict
 from evenhand.report.advice import of_classifier, of_generator
 from evenhand.report.charts.svg import colour
 from evenhand.report.records import RunGroup, RunRecord, apart, by_count, group_runs
@@ -231,7 +231,7 @@ def test_a_class_that_collapsed_with_two_seeds_is_one_class() -> None:
     ],
 )  # fmt: skip
 def test_collapse_explosion_and_rarity_have_their_limits(changes: Any, count: int) -> None:
-    assert len(generate.troubles(group(drawn(**changes), name="gan"))) == count
+    assert len(cautions.troubles(group(drawn(**changes), name="gan"))) == count
 
 
 def test_what_most_seeds_agree_in_is_named_first_and_six_are_five_and_one_more() -> None:
@@ -240,17 +240,17 @@ def test_what_most_seeds_agree_in_is_named_first_and_six_are_five_and_one_more()
     seeds = [
         drawn(patterns=values, **of) for values in ([0.4, 0.1, 0.2, 0.3, 0.3, 0.3], [0.45, 0.9, 0.9, 0.9, 0.9, 0.9])
     ]
-    (line,) = generate.troubles(group(*seeds, name="gan"))
+    (line,) = cautions.troubles(group(*seeds, name="gan"))
     assert "‘c0’ (0.43, 2 of 2 seeds), ‘c1’ (0.10, 1 of 2 seeds), ‘c2’ (0.20, 1 of 2 seeds), " in line
     assert "‘c4’ (0.30, 1 of 2 seeds), 1 more are much alike" in line
-    five = generate.troubles(group(drawn(patterns=[0.1] * 5 + [0.9], **of), name="gan"))[0]
+    five = cautions.troubles(group(drawn(patterns=[0.1] * 5 + [0.9], **of), name="gan"))[0]
     assert "more" not in five
     assert "seeds" not in five
 
 
 def test_networks_that_judged_are_named_by_three_of_their_runs() -> None:
     runs = [drawn(features_digest="ab" * 8) for _ in range(4)] + [drawn(features_digest="cd" * 8)]
-    (line,) = generate.judged_apart([group(*runs, name="gan")])
+    (line,) = cautions.judged_apart([group(*runs, name="gan")])
     assert "(abababab gan, gan, gan, 1 more; cdcdcdcd gan)" in line
 
 

@@ -77,7 +77,7 @@ def vectors(count: int, last: float, seed: int) -> Stream:
     noise = torch.randn(count, D, generator=torch.Generator().manual_seed(seed))
     x = nn.functional.one_hot(y, D).float() * 2 + 0.3 * noise
     x[:, -1] += last
-    return Stream(Memory(x, [f"{seed}/{row}" for row in range(count)]), y, ("a", "b", "c"), "some")
+    return Stream(Memory(x), y, ("a", "b", "c"), "some")
 
 
 @pytest.fixture

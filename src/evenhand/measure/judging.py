@@ -7,7 +7,6 @@ fast, and made for these classes; scores of different features do not compare, s
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from statistics import fmean, median
@@ -20,16 +19,14 @@ from torch import Tensor
 from evenhand.data.prepared import Data
 from evenhand.data.stream import Stream
 from evenhand.errors import UserError
+from evenhand.measure.alarms import warn_of_absence, warn_of_collapse
 from evenhand.measure.features import Embedded, Extractor, annotator, embed, fid_inception, mobilenet
 from evenhand.measure.generative import fid, label_kl, measure_generator
-from evenhand.measure.manifold import FEWEST, pattern_share
+from evenhand.measure.manifold import pattern_share
 from evenhand.randomness import dice
 from evenhand.settings import Settings
 
 TRACED = 20  # classes with a line of their own in the log, the rarest first
-EXPLODED = 2.0  # times the median class's spectral norm
-RARE = 0.1  # of an even share: below, a class is hardly drawn
-ENOUGH = 20  # images that an even share would be, before that is said
 PEERS = 100  # training images of each class to compare with where none are held out
 Features = Literal["annotator", "inception", "mobilenet_v2"]
 Shares = list[float | None]  # None: too few images to tell
@@ -103,28 +100,6 @@ class Judge:
             found |= self._variety_scalars(*self.variety(real.features, stream, made.features, labels))
         return found
 
-    def warn_of_silence(self, asked: bool, peers: Stream) -> None:
-        """Before training: why the collapse alarm will not sound, whatever is drawn and compared with ``peers``.
-
-        Of all classes, or of those that have too few ``peers``.
-        """
-        n, K, of = self.settings.judge_samples, len(self.data.classes), ""
-        counts = [0] * K if peers.target is None else peers.counts
-        most = -(-n // K) if asked else n  # of a class
-        few = [name for name, count in zip(self.data.classes, counts, strict=True) if count < FEWEST]
-        if not asked and self.annotator is None:
-            why = "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
-        elif most < FEWEST:
-            why = f"{n} drawn images are under {FEWEST} of each class: set method.measure.judge_samples = {FEWEST * K}"
-        elif few:
-            named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-            of = f" for {len(few)} of {K} classes ({named})" if len(few) < K else ""
-            remedy = "add some" if peers.name == "labelled" else "add some, or hold out none"
-            why = f"'{peers.name}' has under {FEWEST} images of each to compare with: {remedy}"
-        else:
-            return
-        warnings.warn(f"no collapse alarm{of}, since {why}", stacklevel=2)
-
     def _few_seen(self, stream: Stream) -> Stream:
         """At most ``PEERS`` images of each class, the same ones every time."""
         if self._seen is None or self._seen[0] is not stream:
@@ -157,7 +132,7 @@ class Judge:
         if named is not None:
             found["diversity"], found["patterns"] = self.variety(real.features, stream, features, named)
             found["group_patterns"] = group_means(found["patterns"], groups)
-            self._warn_of_collapse(found["patterns"])
+            warn_of_collapse(found["patterns"], self.data.classes, below=self.settings.alarm)
         if logits is not None:
             shares = torch.bincount(logits.argmax(1), minlength=K).double() / len(logits)
             found["class_shares"] = shares.tolist()
@@ -183,7 +158,7 @@ class Judge:
     def _share_scalars(self, labels: Tensor) -> dict[str, float]:
         shares = torch.bincount(labels, minlength=len(self.data.classes)).double() / len(labels)
         traced = {f"share:{self.data.classes[k]}": float(shares[k]) for k in self.traced}
-        self._warn_of_absence(shares, len(labels))
+        warn_of_absence(shares, len(labels), self.data.classes)
         return {"label_kl": float(label_kl(labels, len(self.data.classes)))} | traced
 
     def _variety_scalars(self, spreads: Shares, patterns: Shares) -> dict[str, float]:
@@ -194,42 +169,9 @@ class Judge:
             traced = {f"{name}:{self.data.classes[k]}": values[k] for k in self.traced}
             said |= {key: value for key, value in traced.items() if value is not None}
         if "patterns" in said:  # where nothing could be judged, that none collapsed is not known
-            said["collapsed"] = float(len(self._warn_of_collapse(patterns)))
+            collapsed = warn_of_collapse(patterns, self.data.classes, below=self.settings.alarm)
+            said["collapsed"] = float(len(collapsed))
         return said
-
-    def _warn_of_collapse(self, patterns: Shares) -> list[int]:
-        """The classes whose drawn images are much alike, which are named aloud."""
-        collapsed = [k for k, value in enumerate(patterns) if value is not None and value < self.settings.alarm]
-        if collapsed:
-            worst = sorted(collapsed, key=lambda k: patterns[k] or 0.0)
-            warnings.warn(
-                f"drawn images of class {_named(worst, patterns, self.data.classes)} are much alike: they show below "
-                f"{self.settings.alarm:g} of the patterns of as many real ones; mode collapse?",
-                stacklevel=2,
-            )
-        return collapsed
-
-    def _warn_of_absence(self, shares: Tensor, count: int) -> None:
-        """Classes hardly drawn, once enough images were that an even share could not be missed."""
-        even = 1 / len(shares)
-        rare = sorted(torch.where(shares < RARE * even)[0].tolist(), key=lambda k: float(shares[k]))
-        if rare and count * even >= ENOUGH:
-            named = _named(rare, (100 * shares).tolist(), self.data.classes)
-            warnings.warn(
-                f"class {named} is hardly drawn: in brackets its share in per cent, where an even one were "
-                f"{100 * even:.2g}", stacklevel=2,
-            )  # fmt: skip
-
-    def warn_of_explosion(self, sigma: Sequence[float]) -> None:
-        """Of spectral norms (K,), those far above the median class's."""
-        usual = median(sigma)
-        wild = sorted((k for k, value in enumerate(sigma) if value > EXPLODED * usual), key=lambda k: -sigma[k])
-        if wild:
-            warnings.warn(
-                f"the spectral norm of class {_named(wild, sigma, self.data.classes)} is over {EXPLODED:g} times the "
-                f"median class's ({usual:.2f}); collapse often follows: see [method.gsr]",
-                stacklevel=2,
-            )
 
     def _annotated(self, made: Embedded, images: Tensor, batch: int) -> Tensor | None:
         """The annotator's logits: only its classes are the data's, Inception's ``made`` ones are not."""
@@ -274,11 +216,6 @@ def same_classes(theirs: Data, data: Data, role: str) -> None:
 
 def _few(value: Any) -> str:
     return f"{value[:3]}... ({len(value)})" if isinstance(value, list) and len(value) > 3 else str(value)
-
-
-def _named(classes: Sequence[int], values: Sequence[float | None], names: Sequence[str]) -> str:
-    told = [f"'{names[k]}' ({values[k]:.2f})" for k in classes[:5]]
-    return ", ".join(told + [f"{len(classes) - 5} more"] * (len(classes) > 5))
 
 
 def group_means(values: Sequence[float | None], groups: dict[str, list[int]]) -> dict[str, float | None]:

@@ -168,7 +168,6 @@ class Classify(Task):
         """
         import torch
 
-        from evenhand.data.labels import named
         from evenhand.measure.shift import principal_plane
 
         watched = self.watch(method, data.streams, batch=batch)
@@ -180,7 +179,7 @@ class Classify(Task):
         target, val = data.streams["target"], data.streams.get("val")
         test = data.streams.get("test", target)
         seen = "target" in method.feeds(data.streams)
-        fresh = not seen or set(named(test)).isdisjoint(named(target))  # not so if data.target_max took some of it
+        fresh = not (seen and _overlap(test, target))
         if seen and fresh and val is not None:
             found |= self._apart(method, val, test, batch)
         streams = {"source": val if fresh and val is not None else data.labelled, "target": test}
@@ -205,6 +204,20 @@ def _traces(data: Data, values: dict[str, Tensor], absent: list[int]) -> Scores:
     ranked = sorted(set(range(len(data.classes))) - set(absent), key=lambda k: (-data.counts[k], k))
     few = ranked if len(ranked) <= TRACED else [*ranked[: TRACED // 2], *ranked[-TRACED // 2 :]]
     return {f"{key}:{data.classes[k]}": float(part[k]) for key, part in values.items() for k in sorted(few)}
+
+
+def _overlap(test: Stream, target: Stream) -> bool:
+    """Whether they share samples: of one name, which may be a row's number in each, and of one content."""
+    import torch
+
+    from evenhand.data.labels import named
+
+    first, second = ({name: row for row, name in enumerate(named(stream))} for stream in (test, target))
+    both = sorted(first.keys() & second.keys())[:8]
+    seen = (
+        stream.fetch(torch.tensor([rows[name] for name in both])) for stream, rows in ((test, first), (target, second))
+    )
+    return bool(both) and torch.equal(*seen)
 
 
 def on_some(function: Callable[[Any], Tensor], stream: Stream, most: int, batch: int) -> Tensor:

@@ -24,6 +24,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.stream import Streams, needed
 from evenhand.data.views.images import Pipeline
 from evenhand.errors import UserError
+from evenhand.measure.alarms import warn_of_explosion, warn_of_silence
 from evenhand.measure.judging import Judge
 from evenhand.methods.generate.class_balancing import Balance
 from evenhand.methods.generate.gsr import Spectral, spectral_norms
@@ -84,7 +85,8 @@ class GAN(Drawer):
 
     def refresh(self, at: Progress, streams: Streams) -> None:
         if at.step == 0:
-            self.judge.warn_of_silence(self.labelled, streams["val" if "val" in streams else "labelled"])
+            peers, drawn = streams["val" if "val" in streams else "labelled"], self.judge.settings.judge_samples
+            warn_of_silence(peers, drawn, asked=self.labelled, annotated=self.judge.annotator is not None)
 
     def schedule(self, at: Progress) -> None:
         self.step = at.step
@@ -228,7 +230,7 @@ class GAN(Drawer):
         found, by_class = {}, self._by_class()
         if self.conditional:
             by_class["sigma"] = sigma = spectral_norms(self.generator.judged())["sigma_gain"].amax(0)  # (K,)
-            self.judge.warn_of_explosion(sigma.tolist())
+            warn_of_explosion(sigma.tolist(), self.data.classes)
             found["sigma_max"] = float(sigma.max())
         shown = [(k, self.data.classes[k]) for k in self.judge.traced]
         return found | {f"{key}:{name}": float(of[k]) for key, of in by_class.items() for k, name in shown}
