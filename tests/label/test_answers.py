@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -218,6 +220,15 @@ def test_images_are_encoded_anew_upright_and_limited(tmp_path: Path) -> None:
     assert b"where it was taken" not in data
     with pytest.raises(UserError, match="cannot be read as an image"):
         shown(found.rows[1], found.pool)
+
+
+def test_deep_and_transparent_images_are_seen_as_the_model_sees_them(tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    Image.fromarray(np.full((8, 8), 100 * 257, np.uint16)).save(tmp_path / "pool" / "deep.png")
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "pool" / "clear.png")
+    found = read_picks(write_picks(tmp_path, [{"name": "deep.png"}, {"name": "clear.png"}]))
+    seen = [Image.open(io.BytesIO(shown(row, found.pool))).getpixel((0, 0)) for row in found.rows]
+    assert seen == [(100,) * 3, (255,) * 3]
 
 
 def test_an_image_bomb_is_refused_before_it_is_decoded(picks: Path, monkeypatch) -> None:

@@ -598,6 +598,27 @@ def test_a_look_has_counts_of_each_split_and_thirty_sets_of_copies(tmp_path: Pat
     assert "<h2>Copies</h2>" not in none
 
 
+def test_thumbnails_show_pictures_as_they_are_read(tmp_path: Path) -> None:
+    from evenhand.report.look import _picture
+
+    def shown(name: str) -> Image.Image:
+        (data,) = re.findall(r'base64,(.*?)"', _picture(str(tmp_path / name)))
+        return Image.open(io.BytesIO(base64.b64decode(data)))
+
+    Image.fromarray(np.full((88, 88), 100 * 257, np.uint16)).save(tmp_path / "deep.png")
+    Image.new("RGBA", (88, 88), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    lying = Image.new("RGB", (88, 44))
+    exif = lying.getexif()
+    exif[0x0112] = 6
+    lying.save(tmp_path / "lying.jpg", exif=exif)
+    assert [shown(name).getpixel((9, 9)) for name in ("deep.png", "clear.png")] == [(100,) * 3, (255,) * 3]
+    assert shown("lying.jpg").size == (44, 88)
+    Image.effect_noise((88, 88), 50).save(tmp_path / "torn.png")
+    whole = (tmp_path / "torn.png").read_bytes()
+    (tmp_path / "torn.png").write_bytes(whole[:60] + b"\0\0\0\0" + whole[64:])  # a chunk of no kind: a SyntaxError
+    assert _picture(str(tmp_path / "torn.png")) == ""
+
+
 def test_a_very_wide_picture_is_at_most_four_thumbnails_wide(tmp_path: Path) -> None:
     from evenhand.report.look import _picture
 

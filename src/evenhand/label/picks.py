@@ -73,6 +73,8 @@ def shown(pick: Pick, pool: Path | None) -> bytes:
     """The pick's image as a new PNG (if small) or JPEG; anything but a sound image of the pool is refused."""
     from PIL import Image, ImageOps
 
+    from evenhand.data.sources.files import convert
+
     if pick.file is None:
         raise UserError(f"'{pick.name}' has no image")
     if not _inside(pick.file, pool):
@@ -84,7 +86,7 @@ def shown(pick: Pick, pool: Path | None) -> bytes:
             if image.width * image.height > MOST_PIXELS:
                 raise UserError(f"'{pick.name}' has {image.width} x {image.height} pixels: too many to show")
             image.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))  # lets JPEG decode at a smaller scale
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            upright = convert(ImageOps.exif_transpose(image), "RGB")
     except UserError:
         raise
     except Exception as error:  # a damaged or hostile file raises nearly anything

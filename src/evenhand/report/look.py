@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import escape
-from PIL import Image
+from PIL import Image, ImageOps
 
 from evenhand import atomic
+from evenhand.data.sources.files import convert
 
 SIDE = 88
 STYLE = """
@@ -64,8 +65,8 @@ def _picture(name: str) -> str:
     try:
         with Image.open(name) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            small = image.convert("RGB")
-    except OSError:
+            small = convert(ImageOps.exif_transpose(image), "RGB")
+    except Exception:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and others
         return ""
     small.thumbnail((4 * SIDE, SIDE))
     content = io.BytesIO()
