@@ -236,6 +236,21 @@ def test_shares_of_the_run_hold_in_a_run_of_half_an_epoch(data: Data) -> None:
         assert found == ((True, 0.3, True) if step >= 5 else (False, 0.1, False))
 
 
+def test_times_after_the_end_of_a_shortened_run_are_told_of(data: Data, recwarn: pytest.WarningsRecorder) -> None:
+    steps = {"schedule": "steps", "milestones": [0.5, 10, 20], "factors": [1, 0.1, 0.01, 0.001]}
+    late = make(data, {"name": "sam", "rho_milestones": [9, 12], "rho_values": [0.1, 0.2, 0.3], **steps}, drw_start=160)
+    late.schedule(at(0))
+    told = "10 epochs, before method.optim.milestones = 10, 20, method.optim.rho_milestones = 12, which"
+    assert told in str(recwarn.pop().message)
+    other = make(data, drw_start=160, ib_start=10, loss="ib", weighting="drw")
+    other.schedule(at(0))
+    assert "before method.drw_start = 160, method.ib_start = 10, which" in str(recwarn.pop().message)
+    other.schedule(at(0, 1))  # once
+    for start in (9, 0.99):
+        make(data, {"milestones": [40]}, drw_start=start, weighting="drw").schedule(at(0))
+    assert not recwarn.list
+
+
 # mixing, sampling, predicting
 
 

@@ -177,6 +177,8 @@ def test_weights_begin_at_their_epoch(data: Data, cnn: Any) -> None:
         method.schedule(Progress(step, 2, 20))
         assert (len(method.weights.unique()) > 1) is on
         assert method.mixes is not on
+    with pytest.warns(UserWarning, match=r"10 epochs, before method.drw_start = 1100, which"):
+        student(data, cnn, drw_start=1100).schedule(Progress(0, 2, 20))
     method = student(data, cnn, drw_start=0.5)
     for step, on in ((9, False), (10, True)):
         for an_epoch in (2, 40):  # or a run of half an epoch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -191,6 +192,15 @@ class Optim(Settings):
             rho = self.radius(at, found)
             player.optimizer.rho = relative_radius(player.parameters, rho) if self.rho_relative else rho
 
+    @property
+    def times(self) -> dict[str, list[float]]:
+        """When its learning rate and radius change, by key."""
+        radius = self.rho_milestones if self.name == "sam" and self.rho_values else []
+        return {
+            "method.optim.milestones": self.milestones if self.schedule == "steps" else [],
+            "method.optim.rho_milestones": radius,
+        }
+
     def factor(self, at: Progress) -> float:
         """Learning rate over its base value."""
         by_step, start = self.schedule_by == "step", self.warmup_lr / self.lr
@@ -224,6 +234,18 @@ class Optim(Settings):
         if self.rho_last is not None:
             return schedules.linear(at.fraction, self.rho, self.rho_last)
         return self.rho
+
+
+def warn_of_late(at: Progress, times: Mapping[str, Sequence[float]]) -> None:
+    """At the first step, of times in epochs at which a run cut short has ended: nothing ever changes there."""
+    beyond = {key: [f"{when:g}" for when in whens if when >= max(1.0, at.epochs)] for key, whens in times.items()}
+    late = [f"{key} = {', '.join(whens)}" for key, whens in beyond.items() if whens]
+    if late and at.step == 0:
+        warnings.warn(
+            f"the run ends after {at.epochs:g} epochs, before {', '.join(late)}, which will change nothing: shares of "
+            "the run, below 1, follow its length",
+            stacklevel=3,
+        )
 
 
 def _spared(net: nn.Module, kinds: Sequence[Spared]) -> set[nn.Parameter]:

@@ -24,7 +24,7 @@ from evenhand.data.samplers import repeated, sample_weights
 from evenhand.data.stream import Streams, needed
 from evenhand.errors import UserError
 from evenhand.measure.classification import evaluate
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.common import Net, Optim, warn_of_late
 from evenhand.methods.probing import Auto, search_rho
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.nets import HeadKind
@@ -112,6 +112,8 @@ class LongTailClassifier(Recogniser):
 
     def schedule(self, at: Progress) -> None:
         s = self.settings
+        drw, ib = [s.drw_start] * (s.weighting == "drw"), [s.ib_start] * (s.loss == "ib")
+        warn_of_late(at, {"method.drw_start": drw, "method.ib_start": ib} | s.optim.times)
         s.optim.apply(self.player, at, self.rho)
         if s.weighting != "none":
             start = 0 if s.weighting == "always" else milestone(s.drw_start, at.epochs)

@@ -22,7 +22,7 @@ from evenhand.data.prepared import Data
 from evenhand.data.samplers import repeated
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
-from evenhand.methods.common import Net, Optim
+from evenhand.methods.common import Net, Optim, warn_of_late
 from evenhand.methods.protocol import Progress, Recogniser
 from evenhand.methods.recognise.teacher import Statistics, Teacher
 from evenhand.nets import HeadedNet
@@ -132,6 +132,7 @@ class DeiTLT(Recogniser):
 
     def schedule(self, at: Progress) -> None:
         s = self.settings
+        warn_of_late(at, {"method.drw_start": [s.drw_start] * (s.weighting == "drw")} | s.optim.times)
         s.optim.apply(self.player, at)
         start = milestone(s.drw_start, at.epochs)
         if s.weighting == "drw":
