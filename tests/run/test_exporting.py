@@ -82,6 +82,7 @@ def test_onnx_takes_framed_images_to_calibrated_probabilities(run: Path, photos:
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == list(CLASSES)
     assert (about["mode"], about["side"], about["resize"]) == ("RGB", "24", "24")
+    assert about["preprocessing"].startswith("upright by EXIF, transparency on white, ")
     found = []
     files = sorted((photos / "test").rglob("*.png"))
     for file in files:  # one by one, framed by PIL alone

@@ -185,7 +185,7 @@ def about(model: Model) -> dict[str, str]:
             "pad": f"longer side to {files.size}, centred on a border of colour {FILL} (grey {FILL_GREY})",
             "squash": f"stretched to {files.size} x {files.size}",
         }[files.frame.how]
-        how = f"{cut}, bilinear; channels first, 0..255"
+        how = f"upright by EXIF, transparency on white, upper byte of 16 bits; {cut}, bilinear; channels first, 0..255"
         frame = {
             "mode": files.mode, "side": str(files.size), "resize": str(files.resize), "frame": files.frame.how,
             "border": json.dumps(FILL_GREY if files.mode == "L" else FILL),
