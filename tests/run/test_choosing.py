@@ -150,6 +150,20 @@ def test_files_that_are_tables_are_data(tmp_path: Path) -> None:
     assert not is_data(str(tmp_path / "none.csv"))
 
 
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ("skip_unreadable=true", "unknown key 'skip_unreadable' in the recipe"),
+        ("run.epoch=3", r"unknown key 'epoch' in \[run\]; did you mean 'epochs'"),
+        ("data.sise=32", r"unknown key 'sise' in \[data\]; did you mean 'size'"),
+    ],
+)
+def test_slips_are_refused_before_the_data_are_looked_at(slip: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenhand.run.choosing.find", None)
+    with pytest.raises(UserError, match=said):
+        choose("photos", [slip])
+
+
 def test_the_first_error_is_told_and_the_others_counted() -> None:
     sound = Findings("photos")
     _refuse(sound, [])
@@ -164,6 +178,11 @@ def test_the_first_error_is_told_and_the_others_counted() -> None:
         (
             replace(sound, unreadable=dict.fromkeys(map(str, range(12)), "")), [*map(str, range(10)), "more", "z"],
             "photos: 12 files cannot be read, such as: 0 (2 more: evenhand look photos)",
+        ),
+        (replace(sound, unreadable={"x": ""}), ["cannot read x"], "photos: cannot read x"),
+        (
+            Findings("my photos", unreadable={"x": ""}), ["cannot read my photos/x", "z"],
+            "cannot read my photos/x (1 more: evenhand look 'my photos')",
         ),
     ):  # fmt: skip
         with pytest.raises(UserError) as error:

@@ -90,9 +90,9 @@ def test_ten_of_a_kind_are_listed_and_the_others_counted() -> None:
 
 
 def test_a_remedy_is_told_where_it_holds() -> None:
-    damaged = {"a.png": "cannot read a.png: replace it, or set skip_unreadable", "b.png": "is broken"}
+    damaged = {"a.png": "cannot read a.png: replace it, or set data.skip_unreadable", "b.png": "is broken"}
     assert [*problems(replace(SOUND, unreadable=damaged))] == [
-        "error: cannot read a.png: replace it, or set skip_unreadable", "error: b.png: is broken",
+        "error: cannot read a.png: replace it, or set data.skip_unreadable", "error: b.png: is broken",
     ]  # fmt: skip
     one, _ = problems(replace(SOUND, unreadable=damaged, objects=BOXES))
     assert one == "error: cannot read a.png: replace it"

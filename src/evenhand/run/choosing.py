@@ -100,7 +100,8 @@ def choose(
             f"{own['run.folder']} already holds a run: continue it with "
             f"{shlex.join(['evenhand', 'train', own['run.folder'], '--resume'])}, or set another run.folder"
         )
-    asked = load_recipe("folder", [text for text in overrides if text.startswith("data.")]).data
+    method = re.compile(r"\s*method\s*[.=]")  # what else is misspelt is refused before the data are looked at
+    asked = load_recipe("folder", [text for text in overrides if not method.match(text)]).data
     findings = find(path, asked)
     found = list(problems(findings))
     for line in (*facts(findings), *(line for line in found if not line.startswith(ERROR))):
@@ -145,9 +146,10 @@ def _refuse(findings: Findings, errors: Sequence[str]) -> None:
     if not errors:
         return
     if count := len(findings.unreadable):
-        errors = [f"{count} files cannot be read, such as: {errors[0]}", *errors[min(count, SHOWN) :]]
+        first = errors[0] if count == 1 else f"{count} files cannot be read, such as: {errors[0]}"
+        errors = [first, *errors[min(count, SHOWN) :]]
     where = f"{findings.path}: " * (findings.path not in errors[0])
-    more = f" ({len(errors) - 1} more: evenhand look {findings.path})" * (len(errors) > 1)
+    more = f" ({len(errors) - 1} more: {shlex.join(['evenhand', 'look', findings.path])})" * (len(errors) > 1)
     raise UserError(f"{where}{errors[0]}{more}")
 
 

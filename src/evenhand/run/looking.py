@@ -16,7 +16,7 @@ from evenhand.run.objects import Objects
 
 TOLD_APART = 0.75  # from this share on two folders count as different
 SHOWN = 10  # findings of one kind that are listed
-SKIPPED = ", or set skip_unreadable"  # does not hold for scenes
+SKIPPED = ", or set data.skip_unreadable"  # does not hold for scenes
 
 
 def tell(findings: Findings, advice: list[Advice], say: Console | None = None) -> None:

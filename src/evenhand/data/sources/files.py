@@ -24,7 +24,7 @@ from evenhand.data.sources.paths import few
 from evenhand.data.sources.source import Memory, Source
 from evenhand.errors import UserError
 
-REMEDY = "replace or remove it, or set skip_unreadable"
+REMEDY = "replace or remove it, or set data.skip_unreadable"
 Label = TypeVar("Label")
 TOO_NARROW = 50  # a side this many times the other shows nothing in a square
 PROBED, PROBE = 2000, 2**16  # files of which an identity has contents, and how many bytes of each

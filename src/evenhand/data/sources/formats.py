@@ -72,7 +72,7 @@ def read(
     if place.is_dir():
         if databases.databases_in(place):
             if skip_unreadable:
-                raise UserError(f"records of the LMDB '{place}' cannot be skipped; set skip_unreadable = false")
+                raise UserError(f"records of the LMDB '{place}' cannot be skipped; set data.skip_unreadable = false")
             return databases.read_databases(place, size=size, mode=mode, memory=memory, whole=whole, frame=frame)
         if is_stl(place):
             return read_stl(place, given, size=size)
