@@ -187,7 +187,7 @@ def test_texts_and_tables(cli: Cli, tmp_path: Path) -> None:
     sure = evenhand.load(folder).probabilities(x[:4]).max(1).values
     assert [float(row["confidence"]) for row in found] == pytest.approx(sure.tolist(), abs=1e-4)
     wrong = cli("predict", folder, table(tmp_path, "a,b,c\n1,2,x\n", "w.csv")).mistake()
-    assert "could not convert string to float: 'x'; every column but label" in wrong
+    assert "row 1: 'c' is 'x', no number; every column but label" in wrong
 
 
 def test_columns_of_a_table_are_found_by_name(cli: Cli, tmp_path: Path) -> None:
@@ -201,6 +201,12 @@ def test_columns_of_a_table_are_found_by_name(cli: Cli, tmp_path: Path) -> None:
     assert [row["confidence"] for row in found] == [row["confidence"] for row in expected]
     missing = cli("predict", folder, table(tmp_path, "small,larg\n1,2\n", "missing.csv")).mistake()
     assert "has no column 'large'; did you mean 'larg'" in missing
+    for cells, said in (
+        ('"1,5",2', "row 2: 'small' is '1,5'; write it with a point, 1.5"), (",2", "row 2 has no 'small': fill it in"),
+        ("1", "row 2 has no 'large'"), ("1,tall", "row 2: 'large' is 'tall', no number; correct it"),
+    ):  # fmt: skip
+        wrong = cli("predict", folder, table(tmp_path, f"small,large\n1,2\n{cells}\n", "wrong.csv")).mistake()
+        assert f"wrong.csv' {said}" in wrong
 
 
 def test_a_run_on_frozen_features_has_its_backbone_with_it(

@@ -22,6 +22,7 @@ from evenhand.data.sources.files import Files, convert
 from evenhand.data.sources.paths import existing, images_in, read_text, relative_names
 from evenhand.data.sources.scenes import Held, Scenes
 from evenhand.data.sources.source import Memory, Source, joined, reframed
+from evenhand.data.sources.tables import value_of
 from evenhand.errors import UserError, did_you_mean
 
 LISTS = (".csv", ".tsv", ".txt")
@@ -138,12 +139,15 @@ class Inputs:
                 raise UserError(f"'{path}' has no column '{column}'; {did_you_mean(column, header)}")
         known = self.facts.columns or [column for column in header if column not in NOT_NUMBERS]
         kept = [header.index(column) for column in known]  # as in training, in whatever order they come
-        try:
-            numbers = np.array([[float(row[at]) for at in kept] for _, row in rows], np.float32)
-        except (ValueError, IndexError) as error:
-            raise UserError(
-                f"'{path}': {error}; every column but {', '.join(NOT_NUMBERS)} must hold numbers"
-            ) from error
+        others = f"every column but {', '.join(NOT_NUMBERS)} must hold numbers"
+        remedy = "correct it" if self.facts.columns else others
+        numbers = np.array(
+            [
+                [value_of("".join(row[at : at + 1]), header[at], f"'{path}' row {which}", remedy=remedy) for at in kept]
+                for which, row in rows
+            ],
+            np.float32,
+        )
         return self._vectors(numbers, str(path), [f"{path.name}:{at}" for at, _ in rows])
 
     def _pictures(self, array: np.ndarray, where: str, names: Sequence[str] | None = None) -> Source:

@@ -138,6 +138,7 @@ MISTAKES = {
     "decimal comma": ("a;b;label\n1;2,5;x\n", Columns(), r"'b' is '2,5'; write it with a point, 2\.5"),
     "underscore": ("a,b,label\n1,1_000,x\n", Columns(), r"'b' is '1_000', no number"),
     "no rows": ("a,label\n", Columns(features=("a",)), "header but no rows"),
+    "decimal commas": ("a;b;label\n1,5;2,5;x\n", Columns(), r"'a' is '1,5'; write it with a point, 1\.5"),
     "no numbers": ("label\nx\n", Columns(), "no column 'path'"),
     "unknown split": ("a,label,split\n1,x,trian\n", Columns(), "did you mean 'train'"),
     "a label of the test alone": ("a,label,split\n1,x,train\n2,z,test\n", Columns(), "no training row has label 'z'"),

@@ -41,7 +41,8 @@ def is_table_of_numbers(path: Path, content: str, columns: Columns) -> bool:
     if columns.text != "text" or {"path", "text"} & set(header):
         return False
     _, first = next(rows_of(path, content, columns, quote="cells"), ("", {}))
-    return any(_number(cell) is not None for name, cell in first.items() if name not in BESIDE)
+    # Numbers with a decimal comma too: read_table says what is wrong with them.
+    return any(_number(cell.replace(",", ".")) is not None for name, cell in first.items() if name not in BESIDE)
 
 
 def read_table(path: Path, content: str, columns: Columns) -> Streams:
@@ -83,18 +84,19 @@ def read_features(path: Path, content: str, names: Sequence[str]) -> Table:
 
 
 def _vectors(path: Path, rows: Sequence[Row], names: tuple[str, ...]) -> Table:
-    numbers = torch.tensor([[_value(row[name], name, where) for name in names] for where, row in rows])
+    numbers = torch.tensor([[value_of(row[name], name, where) for name in names] for where, row in rows])
     return Table(numbers.view(len(rows), len(names)).float(), [name_of(path, where) for where, _ in rows], names)
 
 
-def _value(cell: str, name: str, where: str) -> float:
+def value_of(cell: str, name: str, where: str, *, remedy: str = "name the columns that are in data.columns") -> float:
+    """The number in the column ``name``; what is none is refused with its place."""
     found = _number(cell)
     if found is None:
         if not cell:
             raise UserError(f"{where} has no '{name}': fill it in or remove the line")
         if _number(cell.replace(",", ".")) is not None:
             raise UserError(f"{where}: '{name}' is '{cell}'; write it with a point, {cell.replace(',', '.')}")
-        raise UserError(f"{where}: '{name}' is '{cell}', no number; name the columns that are in data.columns")
+        raise UserError(f"{where}: '{name}' is '{cell}', no number; {remedy}")
     if not math.isfinite(torch.tensor(found, dtype=torch.float32).item()):
         raise UserError(f"{where}: '{name}' is {cell}, not a finite number: fill it in or remove the line")
     return found
