@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ def as_tensor(values: Any, *, dtype: torch.dtype | None = None, device: torch.de
         if min(values.strides, default=0) < 0:
             values = values.copy()
     return torch.as_tensor(values, dtype=dtype, device=device)
+
+
+def refuse_mapping(name: str, values: Any) -> None:
+    """A dict or Counter would be read as the list of its keys, or not at all."""
+    if isinstance(values, Mapping):
+        raise ValueError(f"{name} is a {type(values).__name__}: give a list, one number for each class in their order")
 
 
 def numbers(values: Any) -> Tensor:

@@ -345,3 +345,12 @@ def test_thirds_of_any_number_of_classes() -> None:
     assert class_order("counts", 3, counts=torch.tensor([1, 3, 2])) == [2, 0, 1]
     with pytest.raises(ValueError, match="'counts' is unknown"):
         class_order("counts", 3)
+
+
+def test_counts_by_name_are_not_read_as_the_list_of_their_keys() -> None:
+    labels, counts = torch.arange(3).repeat_interleave(20), {0: 10, 1: 5, 2: 1}  # as a list [0, 1, 2]
+    with pytest.raises(ValueError, match="counts is a dict: give a list, one number for each class in their order"):
+        longtail_subset(labels, counts, seed=0)  # type: ignore[arg-type]
+    for both in ((counts, [1, 1, 1]), ([1, 1, 1], counts)):
+        with pytest.raises(ValueError, match="labelled_counts is a dict"):
+            semi_supervised_split(labels, *both, seed=0)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import copy
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -429,6 +430,11 @@ def test_misuse_is_named() -> None:
     net = small_net()
     with pytest.raises(ValueError, match=r"rho=-1"):
         SAM(sgd(net), rho=-1)
+    assert SAM(sgd(net), rho=np.float32(0.5)).rho == 0.5
+    with pytest.raises(ValueError, match=r"rho='auto': use a radius"):
+        SAM(sgd(net), rho="auto")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="wrap an instance"):
+        SAM(net.parameters(), torch.optim.SGD)  # type: ignore[arg-type]  # another SAM's order
     with pytest.raises(ValueError, match="wrap an instance"):
         SAM(torch.optim.SGD)  # type: ignore[arg-type]
     opt = SAM(sgd(net))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evenhand.data.samplers import Labels
 from evenhand.errors import did_you_mean
-from evenhand.given import as_tensor
+from evenhand.given import as_tensor, refuse_mapping
 from evenhand.randomness import mix, scramble
 
 Counts = Sequence[int] | np.ndarray | Tensor
@@ -139,6 +139,8 @@ def semi_supervised_split(
     labels: Labels, labelled_counts: Counts, unlabelled_counts: Counts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """(labelled, unlabelled) indices, sorted and disjoint: the front and the back of each class's order."""
+    refuse_mapping("labelled_counts", labelled_counts)
+    refuse_mapping("unlabelled_counts", unlabelled_counts)
     orders = class_orders(labels, len(labelled_counts), seed, "semi")
     if len(unlabelled_counts) != len(labelled_counts):
         K, K_u = len(labelled_counts), len(unlabelled_counts)
@@ -221,6 +223,7 @@ def class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> l
 
 
 def _enough(orders: list[Tensor], counts: Counts, why: str, classes: Sequence[str] = ()) -> list[int]:
+    refuse_mapping("counts", counts)
     wanted = _ints(counts)
     for k, (order, count) in enumerate(zip(orders, wanted, strict=True)):
         if not 0 <= count <= len(order):

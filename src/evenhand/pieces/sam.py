@@ -33,9 +33,9 @@ class SAM(Wrapped):
     """Sharpness-aware minimisation around the instance ``base_optimizer``; a schedule may set ``rho``."""
 
     def __init__(self, base_optimizer: torch.optim.Optimizer, rho: float = 0.05) -> None:
-        if not 0 <= rho < math.inf:
-            raise ValueError(f"rho={rho}: use a radius of at least 0, 0.05 to begin with")
         super().__init__(base_optimizer)
+        if isinstance(rho, str) or not 0 <= rho < math.inf:
+            raise ValueError(f"rho={rho!r}: use a radius of at least 0, 0.05 to begin with")
         self.rho: float | Tensor = rho
         self._climbed = self._warned = False
 
