@@ -154,6 +154,8 @@ def test_recall_does_not_depend_on_the_class_mix(data: tuple[Tensor, Tensor, int
         (lambda: recalls(torch.zeros(2, 3)), r"C of shape \(2, 3\)"),
         (lambda: group_mean_recall(torch.eye(2) / 2, [[0], []]), r"groups\[1\] is empty"),
         (lambda: group_mean_recall(torch.eye(2) / 2, [[2]]), r"groups\[0\] holds class 2"),
+        (lambda: group_mean_recall(torch.eye(2) / 2, [0, 1]), r"groups=\[0, 1\]: list the class indices of each"),  # type: ignore[list-item]
+        (lambda: group_mean_recall(torch.eye(2) / 2, {"head": [0]}), "list the class indices of each"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], Tensor], message: str) -> None:

@@ -43,7 +43,7 @@ def test_recalls_have_intervals_where_the_test_is_counted(tmp_path: Path) -> Non
     (low, high), (least, most) = wilson(0.25, 4), wilson(0.0, 2)
     assert rows[-3:] == [
         f"| a\\|b | 2000 | 4 | 25.0% [{low:.0%}, {high:.0%}] | 50.0% |", "| b | 5 | 0 | not tested | 0.0% |",
-        f"| c | 1 | 2 | 0.0% [{least:.0%}, {most:.0%}] | 100.0% |",
+        f"| c | 1 | 2 | 0.0% [{least:.0%}, {most:.0%}] | never predicted |",
     ]  # fmt: skip
     assert _results(model(tmp_path), {"fid": 1.0}) == "Not measured."
 

@@ -103,7 +103,11 @@ def f_scores(C: Tensor, beta: float = 1.0) -> Tensor:
 
 def group_mean_recall(C: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
     """(G,) mean recall over the classes of each group, such as ``[[0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]``."""
-    r, groups = recalls(C), [[int(c) for c in group] for group in groups]
+    r = recalls(C)
+    try:
+        groups = [[int(c) for c in group] for group in groups]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"groups={groups!r}: list the class indices of each, such as [[0, 1, 2], [3, 4]]") from error
     if not groups:
         raise ValueError("groups is empty: list at least one group of class indices")
     for number, group in enumerate(groups):

@@ -238,9 +238,11 @@ class Optim(Settings):
 
 def warn_of_late(at: Progress, times: Mapping[str, Sequence[float]]) -> None:
     """At the first step, of times in epochs at which a run cut short has ended: nothing ever changes there."""
+    if at.step:
+        return
     beyond = {key: [f"{when:g}" for when in whens if when >= max(1.0, at.epochs)] for key, whens in times.items()}
     late = [f"{key} = {', '.join(whens)}" for key, whens in beyond.items() if whens]
-    if late and at.step == 0:
+    if late:
         warnings.warn(
             f"the run ends after {at.epochs:g} epochs, before {', '.join(late)}, which will change nothing: shares of "
             "the run, below 1, follow its length",

@@ -85,7 +85,8 @@ def _results(model: Model, measured: dict[str, Any]) -> str:
     if "recall" not in measured:
         return "Not measured."
     confusion = model.run.folder / "confusion.npz"
-    tested = np.load(confusion)["confusion"].sum(1).tolist() if confusion.is_file() else None
+    C = np.load(confusion)["confusion"] if confusion.is_file() else None
+    tested, predicted = (None, None) if C is None else (C.sum(1).tolist(), C.sum(0).tolist())
     before = "" if model.temperature is None else " before the temperature"
     lines = [
         f"On the {measured['split']} split ({measured['samples']:,} samples): accuracy {measured['accuracy']:.1%}, "
@@ -101,8 +102,9 @@ def _results(model: Model, measured: dict[str, Any]) -> str:
         if recall is not None and count:
             low, high = wilson(recall, count)
             shown += f" [{low:.0%}, {high:.0%}]"
-        cells = [name.replace("|", "\\|"), model.facts.counts[k], "?" if count is None else count, shown]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{measured['precision'][k]:.1%}"])) + " |")
+        precision = f"{measured['precision'][k]:.1%}" if not predicted or predicted[k] else "never predicted"
+        cells = [name.replace("|", "\\|"), model.facts.counts[k], "?" if count is None else count, shown, precision]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     if len(model.classes) > MOST_CLASSES:
         lines.append(f"\n{len(model.classes) - MOST_CLASSES} more classes are in the run's measure.json.")
     return "\n".join(lines)
