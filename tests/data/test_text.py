@@ -61,6 +61,15 @@ def test_csv_and_jsonl_give_the_same_streams(tmp_path: Path) -> None:
     assert first["unlabelled"].labels is None
 
 
+def test_half_an_emoji_is_a_question_mark(tmp_path: Path) -> None:
+    lines = tmp_path / "cut.jsonl"
+    rows = [{"text": f"{i} fine \ud83d", "label": label} for i, label in enumerate(("a", "b\ud83d"))]
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    stream = read(lines)["all"]
+    assert stream.classes == ("a", "b?")
+    assert [stream.samples.text(row) for row in range(2)] == ["0 fine ?", "1 fine ?"]
+
+
 def test_rows_without_label_are_unlabelled_without_a_split(tmp_path: Path) -> None:
     rows = [(f"text {i} {label}", label) for label in ("b", "a", "") for i in range(5)]
     table = tmp_path / "t.csv"

@@ -397,6 +397,12 @@ def test_line_labels_keep_their_digits() -> None:
     assert ">0.00125<" in svg or ">0.0015<" in svg or ">0.00150<" in svg
 
 
+def test_half_an_emoji_in_a_file_of_the_run_is_a_question_mark(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a")
+    (run / "environment.json").write_text(json.dumps({"machine": "fast \ud83d"}))
+    assert "fast ?" in write_report([run], tmp_path / "out.html").read_text(encoding="utf-8")
+
+
 def test_classes_that_the_split_lacks_are_named(tmp_path: Path) -> None:
     run = make_run(
         tmp_path, "a", absent=[2], recall=[0.9, 0.6, None], group_recall={"head": 0.9, "mid": 0.6, "tail": None}

@@ -51,6 +51,8 @@ def test_a_column_is_found_by_name_or_is_the_only_one(tmp_path: Path) -> None:
     assert _column(tmp_path / "c.txt", "path") == [(1, "one"), (3, "two")]
     (tmp_path / "d.jsonl").write_text('{"text": "a"}\n\n{"text": 7}\n')
     assert _column(tmp_path / "d.jsonl", "text") == [(1, "a"), (3, "7")]
+    (tmp_path / "cut.jsonl").write_text('{"text": "fine \\ud83d"}\n')  # half an emoji
+    assert _column(tmp_path / "cut.jsonl", "text") == [(1, "fine ?")]
     with pytest.raises(UserError, match="line 1 has no 'words'"):
         _column(tmp_path / "d.jsonl", "words")
 

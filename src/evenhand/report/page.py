@@ -31,7 +31,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
             raise UserError(f"run folder {run} is given twice and would count as two seeds; name it once")
     if (out := Path(out)).is_dir():
         raise UserError(f"{out} is a folder; name a file, such as {out / 'report.html'}")
-    atomic.write(out, render([load_run(run) for run in runs]), "choose another place")
+    page = render([load_run(run) for run in runs])
+    atomic.write(out, page.encode(errors="replace"), "choose another place")  # others' files may hold half an emoji
     return out
 
 

@@ -19,7 +19,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.sources.annotations import read_coco
 from evenhand.data.sources.arrays import as_images, as_vectors
 from evenhand.data.sources.files import Files, convert
-from evenhand.data.sources.paths import existing, images_in, read_text, relative_names
+from evenhand.data.sources.paths import encodable, existing, images_in, read_text, relative_names
 from evenhand.data.sources.scenes import Held, Scenes
 from evenhand.data.sources.source import Memory, Source, joined, reframed
 from evenhand.data.sources.tables import value_of
@@ -209,7 +209,7 @@ def _column(path: Path, wanted: str) -> list[tuple[int, str]]:
 
 def _text_of(line: str, where: str, wanted: str) -> str:
     try:
-        return str(json.loads(line)[wanted])
+        return encodable(str(json.loads(line)[wanted]))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where} has no '{wanted}' ({error}); write {{\"{wanted}\": ...}}") from error
 

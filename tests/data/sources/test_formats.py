@@ -140,6 +140,20 @@ def test_bad_folders_get_one_clear_line(tmp_path: Path) -> None:
         read(tmp_path / "thing.h5")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
+@pytest.mark.parametrize("place", [b"train/a/x\xff.png", b"train/c\xff/1.png"])
+def test_names_that_are_not_utf8_get_one_clear_line(tmp_path: Path, place: bytes) -> None:
+    tree(tmp_path, "train/a/1.png", "train/b/1.png")
+    odd = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), place)))
+    odd.parent.mkdir(exist_ok=True)
+    try:
+        odd.write_bytes((tmp_path / "train/a/1.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    with pytest.raises(UserError, match=r"the name of '.*\\xff(/1)?(\.png)?' is not UTF-8: rename it"):
+        read(tmp_path)
+
+
 def test_trap_12_empty_class_folder_is_named(tmp_path: Path) -> None:
     for root in ("plain", "split/train"):
         tree(tmp_path / root, "cat/1.png", "dog/1.png")

@@ -30,7 +30,8 @@ def existing(path: str | Path) -> Path:
 
 def folders_in(folder: Path) -> list[Path]:
     """Visible folders directly inside, in natural order."""
-    inside = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+    inside = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__"))]
+    _check_names(inside, folder)
     return sorted(inside, key=lambda p: natural(p.name))
 
 
@@ -40,7 +41,18 @@ def images_in(folder: Path) -> list[Path]:
     for place, inside, files in os.walk(folder, followlinks=True):
         inside[:] = [name for name in inside if not name.startswith((".", "__"))]
         found += [Path(place, f) for f in files if f.lower().endswith(SUFFIXES) and not f.startswith(".")]
+    _check_names(found, folder)
     return sorted(found, key=lambda path: natural(path.relative_to(folder).as_posix()))
+
+
+def _check_names(paths: Iterable[Path], folder: Path) -> None:
+    """Names of samples and classes are written as UTF-8; an old archive's may be in another code."""
+    for path in paths:
+        try:
+            str(path.relative_to(folder)).encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+            raise UserError(f"the name of '{shown}' is not UTF-8: rename it") from error
 
 
 def other_files(folder: Path) -> dict[str, int]:
@@ -58,6 +70,11 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"'{path}' is not UTF-8 text (line {line}: {error.reason}); save it as UTF-8") from error
+
+
+def encodable(text: str) -> str:
+    """Half of a pair of code units, as JSON has where an emoji was cut in two, becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def few(names: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.sources.paths import encodable
 from evenhand.data.sources.rows import Columns, Row, by_split, header_of, name_of, rows_of
 from evenhand.data.sources.source import Kind, Source
 from evenhand.data.stream import Stream, Streams
@@ -135,7 +136,7 @@ def _cell(value: Any, key: str, where: str) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, str if key != "label" else str | int):
         raise UserError(f"{where}: {key} is {value!r}; write a string")
-    return str(value).strip()
+    return encodable(str(value)).strip()
 
 
 def _check_columns(columns: Iterable[str], where: str) -> None:
