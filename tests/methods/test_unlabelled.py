@@ -580,10 +580,21 @@ def test_darp_estimates_the_shares_behind_confused_predictions(data: Data, monke
     R[torch.arange(10), (torch.arange(10) + 1) % 10] += 0.1
     seen = torch.repeat_interleave(torch.arange(10), (10_000 * (R.T @ pi)).round().long())
     confusion = R * torch.tensor([40.0, 3, 20, 10, 7, 30, 5, 9, 2, 11])[:, None]
-    monkeypatch.setattr(fixmatch, "evaluate", lambda *_: SimpleNamespace(confusion=confusion))
-    monkeypatch.setattr(fixmatch, "predict_all", lambda *_: torch.nn.functional.one_hot(seen, 10).float())
+    asked: list[str] = []
+
+    def known(_: Any, stream: Any) -> Any:
+        asked.append(stream.name)
+        return SimpleNamespace(confusion=confusion)
+
+    def guessed(_: Any, stream: Any) -> Tensor:
+        asked.append(stream.name)
+        return torch.nn.functional.one_hot(seen, 10).float()
+
+    monkeypatch.setattr(fixmatch, "evaluate", known)
+    monkeypatch.setattr(fixmatch, "predict_all", guessed)
     method: FixMatch = build("fixmatch", data, refine="estimated", refine_start=0)
     ask(method, data)
+    assert asked == ["val", "unlabelled"]
     torch.testing.assert_close(method.marginals, pi, rtol=0, atol=5e-4)
     torch.testing.assert_close(method.refined.mean(0), pi, rtol=0, atol=1e-3)
 
