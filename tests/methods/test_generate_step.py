@@ -290,7 +290,7 @@ def test_steps_are_the_equations(case: str, data: Data, judge: LongTailClassifie
         for theirs, ours in zip((written.G, written.D, written.average), came_to[t], strict=False):
             for name, b in theirs.named_parameters():
                 torch.testing.assert_close(
-                    ours[name], b.detach(), rtol=1e-3, atol=5e-4, msg=lambda m, name=name: f"{name}: {m}"
+                    ours[name], b.detach(), rtol=1e-3, atol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
                 )
             theirs.load_state_dict(ours)
 
@@ -321,12 +321,12 @@ def test_samples_are_the_averages(condition: str, data: Data, judge: LongTailCla
         gan.schedule(Progress(t, 4, 100))
         gan.update(batch)
     before = gan.sample(8, chance=seeded())
-    traces = gan.traces()
+    traces, details = gan.traces(), gan.details()
     with torch.no_grad():
         for weight in gan.generator.net.parameters():
             weight.add_(torch.randn(weight.shape, generator=seeded(1)))
     assert torch.equal(gan.sample(8, chance=seeded()), before)
-    assert gan.traces() == traces
+    assert (gan.traces(), gan.details()) == (traces, details)
     with torch.no_grad():
         for weight in gan.generator.average.parameters():
             weight.add_(torch.randn(weight.shape, generator=seeded(1)))
