@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ def test_a_warning_is_heard_whatever_ran_before_and_once_in_a_run(tmp_path: Path
         (row,) = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         assert (row["step"], row["warning"]) == (5, "class 'ant' is hardly drawn")
     assert len(heard) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="loader processes are forked on POSIX alone")
+def test_a_forked_process_writes_no_rows_of_its_own(tmp_path: Path) -> None:
+    with Log(tmp_path, 10, progress=False, tensorboard=False, label="run") as log, log.noting(1, 0.5):
+        if not (child := os.fork()):
+            try:
+                warnings.warn("a picture is truncated", stacklevel=1)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+    assert not (tmp_path / "log.jsonl").exists()
 
 
 def test_the_bar_is_drawn_beside_what_is_printed_by_the_writing_process_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Log:
     """Appends rows to ``log.jsonl`` and draws the bar; only the writing process does either."""
 
     def __init__(self, folder: Path, total_steps: int, *, progress: bool, tensorboard: bool, label: str) -> None:
-        self.writer = parallel.is_writer()
+        self.writer, self.process = parallel.is_writer(), os.getpid()
         self.path = folder / "log.jsonl"
         self.noted: set[str] = set()  # Python's warnings that are in the log
         self.shown: set[str] = set()  # those that were heard since this training began or went on
@@ -115,13 +116,13 @@ class Log:
         """Python's warnings given meanwhile become rows, too, each once: also where a run was resumed in between.
 
         Each is heard, whatever ran in this process before: Python passes over what it has said, but not where
-        ``catch_warnings`` was entered since.
+        ``catch_warnings`` was entered since. A loader's process, which inherits this, shows its own and writes none.
         """
         show = warnings.showwarning
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
             said = str(message)
-            if said not in self.noted:
+            if said not in self.noted and os.getpid() == self.process:
                 self.noted.add(said)
                 self.row("event", step, epoch, {"event": "warning", "warning": said})
             if said not in self.shown:
