@@ -377,22 +377,26 @@ def test_files_of_other_dates_beyond_those_compared_are_told_of(
         train(recipe(tmp_path / "run", classifier(), **went))
 
 
-@pytest.mark.parametrize("last", ["gone", "of no kind"])
-def test_a_run_whose_last_checkpoint_is_gone_begins_anew_with_a_word(tmp_path: Path, last: str) -> None:
-    run = {"steps": 4, "keep_every": 0.2, "stop_after": 3, "eval_every": 1}
-    folder = train(recipe(tmp_path / "run", classifier(), **run))
+def test_a_run_whose_last_checkpoint_is_gone_goes_on_from_the_latest_other(tmp_path: Path) -> None:
+    run = {"steps": 4, "keep_every": 0.2, "eval_every": 1}
+    whole = checkpoint.load(train(recipe(tmp_path / "whole", classifier(), **run)) / "last.pt")
+    folder = train(recipe(tmp_path / "run", classifier(), **run, stop_after=3))
     (folder / "last.pt").unlink()
-    kept = sorted(file.name for file in folder.glob("*.pt"))
-    if last == "gone":
-        assert kept
-        with pytest.warns(UserWarning, match=rf"no last\.pt: training begins anew; {kept[-1]} beside it is whole"):
-            train(recipe(tmp_path / "run", classifier(), **run, resume=True))
-    else:
-        for name in kept:
-            (folder / name).unlink()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message=".*no last")
-            train(recipe(tmp_path / "run", classifier(), **run, resume=True))
+    damaged, *_, latest = sorted(folder.glob("epoch-*.pt"))
+    damaged.write_bytes(b"junk")
+    with pytest.warns(UserWarning, match=rf"last\.pt is gone: the run goes on from {latest.name} beside it \(step 3\)"):
+        train(recipe(folder, classifier(), **run, resume=True))
+    found = checkpoint.load(folder / "last.pt")
+    for x, y in zip(checkpoint._tensors(found), checkpoint._tensors(whole), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_run_without_any_checkpoint_begins_without_a_word(tmp_path: Path) -> None:
+    folder = train(recipe(tmp_path / "run", classifier(), steps=4, stop_after=3))
+    (folder / "last.pt").unlink()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*last")
+        train(recipe(folder, classifier(), steps=4, resume=True))
 
 
 @pytest.mark.parametrize(

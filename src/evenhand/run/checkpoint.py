@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from evenhand import atomic
+from evenhand import atomic, parallel
 from evenhand.errors import UserError, beyond_memory
 
 if TYPE_CHECKING:
@@ -40,14 +42,14 @@ def load(path: Path, *, going_on: bool = False) -> dict[str, Any]:
         content = _read(path)
     except Exception as error:
         kind = type(error).__name__
-        raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {way_on(path)}") from error
+        raise UserError(f"{path} is not a checkpoint of ours or is damaged ({kind}); {_way_on(path)}") from error
     if not isinstance(content, dict) or "method" not in content:
         raise UserError(f"{path} is not a checkpoint of ours: it has no 'method' entry")
     check_format(content.get("format", 1), path)
     for key, needed in {**ENTRIES, **(GOING_ON if going_on else {})}.items():
         wrong = "has no" if key not in content else "" if isinstance(content[key], needed) else "has another kind of"
         if wrong:
-            raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {way_on(path)}")
+            raise UserError(f"{path} is not as a training wrote it: it {wrong} '{key}' entry; {_way_on(path)}")
     return content
 
 
@@ -59,7 +61,7 @@ def restore(method: Method, content: dict[str, Any], path: Path) -> None:
         if beyond_memory(error) or (isinstance(error, AttributeError) and not _is_plain(error.obj)):
             raise  # not the checkpoint's fault: a full device, or a slip in a method's own code
         said = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError(f"{path} does not fit its recipe ({said[:200]}); {way_on(path)}") from error
+        raise UserError(f"{path} does not fit its recipe ({said[:200]}); {_way_on(path)}") from error
 
 
 def _is_plain(value: Any) -> bool:
@@ -74,21 +76,37 @@ def _read(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def way_on(path: Path) -> str:
+def _way_on(path: Path) -> str:
     """What to do without this checkpoint: the latest whole one beside it takes its place."""
-    whole = []
-    for other in path.parent.glob("*.pt"):
-        try:
-            content = _read(other) if other != path else {}
-            if content["method"] and content["format"] == FORMAT:
-                whole.append((int(content["step"]), other))
-        except Exception:  # damaged too, or another's: it is no way on
-            continue
-    if not whole:
+    if not (whole := _whole(path)):
         return "no other checkpoint beside it is whole: restore it, or train again into another run.folder"
     step, other = max(whole)
     command = shlex.join(["cp", str(other), str(path)]) + (", then --resume" if path.name == "last.pt" else "")
     return f"{other.name} beside it is whole (step {step}): to go on from that one, {command}"
+
+
+def _whole(path: Path) -> list[tuple[int, Path]]:
+    """The whole checkpoints beside this one, with their steps."""
+    found = []
+    for other in path.parent.glob("*.pt"):
+        try:
+            content = _read(other) if other != path else {}
+            if content["method"] and content["format"] == FORMAT:
+                found.append((int(content["step"]), other))
+        except Exception:  # damaged too, or another's: it is no way on
+            continue
+    return found
+
+
+def take_up(folder: Path) -> None:
+    """Before a run goes on: where ``last.pt`` is gone, the latest whole checkpoint takes its place, with a word."""
+    path = folder / "last.pt"
+    if parallel.is_writer() and not path.exists() and (whole := _whole(path)):
+        step, other = max(whole)
+        warnings.warn(f"{path} is gone: the run goes on from {other.name} beside it (step {step})", stacklevel=2)
+        with atomic.replacing(path) as part:
+            shutil.copyfile(other, part)
+    parallel.barrier()
 
 
 def check_format(found: Any, path: Path) -> None:

@@ -39,6 +39,7 @@ class Checkpoints:
 
     def resume(self) -> int:
         """The step to go on from; the method is as it was then."""
+        checkpoint.take_up(self.folder)
         path = self.folder / "last.pt"
         if not path.exists():
             return 0

@@ -110,10 +110,9 @@ def _earlier(recipe: Recipe) -> Model | None:
     Recipes are compared as they resolve today, so that a new option or another default parts no run from its recipe.
     """
     folder = Path(recipe.run.folder)
+    if recipe.run.resume:
+        checkpoint.take_up(folder)
     if not (folder / "last.pt").exists():
-        if recipe.run.resume and any(folder.glob("*.pt")):
-            on = checkpoint.way_on(folder / "last.pt")
-            warnings.warn(f"{folder} has no last.pt: training begins anew; {on}", stacklevel=2)
         return None
     if not recipe.run.resume:
         raise UserError(f"{folder} already holds a run: add --resume, or choose another run.folder")
