@@ -11,19 +11,15 @@ from torch import Tensor
 
 
 def as_tensor(values: Any, *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-    """torch's, which also takes numpy's reversed views and wide unsigned integers."""
+    """torch's, which also takes numpy's reversed views and wide unsigned integers, and refuses a dict or Counter."""
+    if isinstance(values, Mapping):  # it would be read as the list of its keys, or not at all
+        raise ValueError(f"a {type(values).__name__} where a list of numbers is asked for: give its values, in order")
     if isinstance(values, np.ndarray):
         if values.dtype.kind == "u" and values.dtype.itemsize > 1:
             values = values.astype(np.int64)
         if min(values.strides, default=0) < 0:
             values = values.copy()
     return torch.as_tensor(values, dtype=dtype, device=device)
-
-
-def refuse_mapping(name: str, values: Any) -> None:
-    """A dict or Counter would be read as the list of its keys, or not at all."""
-    if isinstance(values, Mapping):
-        raise ValueError(f"{name} is a {type(values).__name__}: give a list, one number for each class in their order")
 
 
 def numbers(values: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -347,10 +348,17 @@ def test_thirds_of_any_number_of_classes() -> None:
         class_order("counts", 3)
 
 
-def test_counts_by_name_are_not_read_as_the_list_of_their_keys() -> None:
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda labels, counts: longtail_subset(labels, counts, seed=0),
+        lambda labels, counts: semi_supervised_split(labels, counts, [1, 1, 1], seed=0),
+        lambda labels, counts: semi_supervised_split(labels, [1, 1, 1], counts, seed=0),
+        lambda _labels, counts: head_mid_tail(counts, "1/1/1"),
+        lambda _labels, counts: class_order("counts", 3, counts=counts),
+    ],
+)
+def test_counts_by_name_are_not_read_as_the_list_of_their_keys(split: Any) -> None:
     labels, counts = torch.arange(3).repeat_interleave(20), {0: 10, 1: 5, 2: 1}  # as a list [0, 1, 2]
-    with pytest.raises(ValueError, match="counts is a dict: give a list, one number for each class in their order"):
-        longtail_subset(labels, counts, seed=0)  # type: ignore[arg-type]
-    for both in ((counts, [1, 1, 1]), ([1, 1, 1], counts)):
-        with pytest.raises(ValueError, match="labelled_counts is a dict"):
-            semi_supervised_split(labels, *both, seed=0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a dict where a list of numbers is asked for: give its values, in order"):
+        split(labels, counts)

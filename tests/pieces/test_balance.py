@@ -321,7 +321,7 @@ def test_bad_arguments_name_the_remedy() -> None:
         (lambda: balance_loss(torch.full((2, 3), 1 / 3), [1, 1, 1]), r"mean_probs of shape \(2, 3\): average"),
         (lambda: balance_loss(torch.tensor([-1.0, 2.0]), [1, 1]), "mean_probs holds -1: give probabilities"),
         (lambda: balance_loss(p, [1, 1]), r"frequencies of shape \(2,\): expected \(3,\)"),
-        (lambda: balance_loss(p, {0: 1, 1: 1, 2: 1}), "frequencies is a dict: give a list"),
+        (lambda: balance_loss(p, {0: 1, 1: 1, 2: 1}), "a dict where a list of numbers is asked for"),
         (lambda: balance_loss(p, [1, 0, 1]), r"frequencies\[1\]=0: must be positive"),
         (
             lambda: balance_loss(p, [1, 1, 1], normalise="mean_one"),

@@ -201,7 +201,7 @@ def test_focal_gradient_is_finite_where_the_probability_rounds_to_one() -> None:
             lambda: label_aware_smoothing_loss(torch.zeros(1, 2), torch.tensor([0]), [1, 1], head=1.0),
             "head=1.0",
         ),
-        (lambda: class_balanced_weights(Counter([0, 0, 1])), "counts is a Counter: give a list"),  # type: ignore[arg-type]
+        (lambda: class_balanced_weights(Counter([0, 0, 1])), "a Counter where a list of numbers is asked for"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments_are_named(call: Callable[[], Tensor], message: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from evenhand.data.samplers import Labels
 from evenhand.errors import did_you_mean
-from evenhand.given import as_tensor, refuse_mapping
+from evenhand.given import as_tensor, numbers
 from evenhand.randomness import mix, scramble
 
 Counts = Sequence[int] | np.ndarray | Tensor
@@ -139,8 +139,6 @@ def semi_supervised_split(
     labels: Labels, labelled_counts: Counts, unlabelled_counts: Counts, seed: int
 ) -> tuple[Tensor, Tensor]:
     """(labelled, unlabelled) indices, sorted and disjoint: the front and the back of each class's order."""
-    refuse_mapping("labelled_counts", labelled_counts)
-    refuse_mapping("unlabelled_counts", unlabelled_counts)
     orders = class_orders(labels, len(labelled_counts), seed, "semi")
     if len(unlabelled_counts) != len(labelled_counts):
         K, K_u = len(labelled_counts), len(unlabelled_counts)
@@ -194,9 +192,10 @@ def head_mid_tail(counts: Counts, rule: str = "thirds") -> Groups:
 
 
 def _ints(counts: Counts) -> list[int]:
-    if broken := [c for c in counts if int(c) != c or c < 0]:
+    given = numbers(counts).tolist()
+    if broken := [c for c in given if int(c) != c or c < 0]:
         raise ValueError(f"counts hold {broken[0]}: expected whole numbers of samples, at least 0")
-    return [int(c) for c in counts]
+    return [int(c) for c in given]
 
 
 def _descending(counts: Counts) -> list[int]:
@@ -223,7 +222,6 @@ def class_orders(labels: Labels, num_classes: int, seed: int, purpose: str) -> l
 
 
 def _enough(orders: list[Tensor], counts: Counts, why: str, classes: Sequence[str] = ()) -> list[int]:
-    refuse_mapping("counts", counts)
     wanted = _ints(counts)
     for k, (order, count) in enumerate(zip(orders, wanted, strict=True)):
         if not 0 <= count <= len(order):

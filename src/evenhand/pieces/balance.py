@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from evenhand import parallel
-from evenhand.given import as_tensor, numbers, refuse_mapping
+from evenhand.given import as_tensor, numbers
 from evenhand.pieces.losses import PerClass
 
 Normalise = Literal["share", "mean-one"]
@@ -49,7 +49,6 @@ def balance_loss(mean_probs: Tensor, frequencies: PerClass, *, normalise: Normal
         raise ValueError(f"mean_probs of shape {tuple(mean_probs.shape)}: average the softmax over the batch to (K,)")
     if normalise not in ("share", "mean-one"):
         raise ValueError(f"normalise='{normalise}': choose 'share' or 'mean-one'")
-    refuse_mapping("frequencies", frequencies)
     p = mean_probs.to(torch.promote_types(mean_probs.dtype, torch.float32))
     n = numbers(frequencies).detach().to(p)
     if n.shape != p.shape:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.given import as_tensor, narrowed, numbers, refuse_mapping
+from evenhand.given import as_tensor, narrowed, numbers
 
 PerClass = Any  # list, array or tensor with one number per class
 
@@ -195,7 +195,6 @@ def _weight(values: PerClass | None, logits: Tensor) -> Tensor:
 
 
 def _per_class(name: str, values: PerClass, logits: Tensor | None) -> Tensor:
-    refuse_mapping(name, values)
     given = numbers(values)
     wanted = given.shape[:1] if logits is None else logits.shape[1:]
     if given.ndim != 1 or given.shape != wanted or not len(given):
