@@ -42,8 +42,13 @@ def replacing(path: Path, remedy: str = "free space or choose another place") ->
 
 
 def write(path: Path, data: bytes | str, remedy: str = "free space or choose another place") -> None:
+    try:
+        content = data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:  # half a pair of code units, or bytes of a file's name
+        around = str(data)[max(0, error.start - 20) : error.end + 20]
+        raise UserError(f"cannot write {path}: {around!r} is not UTF-8; rename what has this in its name") from error
     with replacing(path, remedy) as part:
-        part.write_bytes(data.encode() if isinstance(data, str) else data)
+        part.write_bytes(content)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,19 @@ def test_images_are_named_from_their_folder_down_if_it_is_alone(tmp_path: Path) 
     np.save(tmp_path / "v.npy", np.zeros((2, 4, 4), np.uint8))
     mixed = model.files([tmp_path / "x", tmp_path / "v.npy"])
     assert pixels(mixed).shape == (3, 3, 4, 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
+def test_images_of_any_name_are_predicted(tmp_path: Path) -> None:
+    for name in ("1.png", "2.png"):
+        save_picture(tmp_path / name)
+    try:
+        (tmp_path / "2.png").rename(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"ph\xff.png")))
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    found = inputs(size=[4, 4]).files([tmp_path])
+    assert [found.name(row) for row in range(2)] == ["1.png", r"ph\xff.png"]
+    assert pixels(found).shape == (2, 3, 4, 4)
 
 
 def test_scenes_keep_their_size_and_their_names() -> None:

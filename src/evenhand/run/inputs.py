@@ -19,7 +19,7 @@ from evenhand.data.settings import DataSettings
 from evenhand.data.sources.annotations import read_coco
 from evenhand.data.sources.arrays import as_images, as_vectors
 from evenhand.data.sources.files import Files, convert
-from evenhand.data.sources.paths import encodable, existing, images_in, read_text, relative_names
+from evenhand.data.sources.paths import encodable, existing, images_in, printable, read_text, relative_names
 from evenhand.data.sources.scenes import Held, Scenes
 from evenhand.data.sources.source import Memory, Source, joined, reframed
 from evenhand.data.sources.tables import value_of
@@ -107,14 +107,14 @@ class Inputs:
     def _images_of(self, path: Path, *, alone: bool) -> list[tuple[Path, str]]:
         """Files with their names: from the folder down if it is the only one, else as they were given."""
         if path.is_dir():
-            inside = images_in(path)
+            inside = images_in(path, any_name=True)
             names = relative_names(inside, path) if alone else [file.as_posix() for file in inside]
-            return list(zip(inside, names, strict=True))
+            return list(zip(inside, map(printable, names), strict=True))
         if self.reads == "scenes" and path.suffix.lower() == ".json":
             coco = read_coco(path)
             return [(coco.path(image), told["file_name"]) for image, told in coco.images.items()]
         if path.suffix.lower() not in LISTS:
-            return [(path, str(path))]
+            return [(path, printable(str(path)))]
         return [(path.parent / name, name) for _, name in _column(path, "path")]
 
     def _texts_of(self, path: Path) -> Source:

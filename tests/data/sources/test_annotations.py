@@ -107,6 +107,11 @@ def test_coco_boxes_have_width_and_height_and_crowds_are_optional(tmp_path: Path
     assert len(second.labels) == 0
 
 
+def test_half_an_emoji_in_a_category_is_a_question_mark(tmp_path: Path) -> None:
+    half = coco(tmp_path / "notes.json", categories=[{"id": 1, "name": "cat \ud83d"}, {"id": 3, "name": "dog"}])
+    assert read_scenes(half)["all"].classes == ("cat ?", "dog")
+
+
 def cityscape(folder: Path, *images: str) -> Path:
     note = folder / "gtFine" / "train" / "ulm" / "ulm_0_gtFine_polygons.json"
     objects = [

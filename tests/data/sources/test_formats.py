@@ -12,7 +12,7 @@ import torch
 from evenhand.data.sources import formats
 from evenhand.data.sources.files import Files
 from evenhand.data.sources.formats import read
-from evenhand.data.sources.paths import other_files
+from evenhand.data.sources.paths import images_in, other_files, printable
 from evenhand.data.sources.soundness import check
 from evenhand.data.stream import Memory
 from evenhand.errors import UserError
@@ -152,6 +152,10 @@ def test_names_that_are_not_utf8_get_one_clear_line(tmp_path: Path, place: bytes
         pytest.skip("this file system takes no such name")
     with pytest.raises(UserError, match=r"the name of '.*\\xff(/1)?(\.png)?' is not UTF-8: rename it"):
         read(tmp_path)
+    found = images_in(tmp_path, any_name=True)  # to be predicted: the names are shown, the others' too
+    assert len(found) == 3
+    assert odd in found or odd / "1.png" in found
+    assert sum("\\xff" in printable(str(path)) for path in found) == 1
 
 
 def test_trap_12_empty_class_folder_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from evenhand.data.sources.cityscapes import list_cityscapes
-from evenhand.data.sources.paths import few, folders_in, images_in, read_text
+from evenhand.data.sources.paths import encodable, few, folders_in, images_in, read_text
 from evenhand.data.sources.scenes import Annotated, Listed, known_classes
 from evenhand.data.stream import Streams
 from evenhand.errors import UserError
@@ -208,7 +208,7 @@ def read_coco(file: Path, root: Path | None = None) -> Coco:
     with _as_coco(file):
         content = json.loads(read_text(file))
         images = {int(image["id"]): {**image, "file_name": str(image["file_name"])} for image in content["images"]}
-        categories = {int(kind["id"]): str(kind["name"]) for kind in content["categories"]}
+        categories = {int(kind["id"]): encodable(str(kind["name"])) for kind in content["categories"]}
         names = [image["file_name"] for image in images.values()]
         return Coco(_image_folder(file, names, root), images, categories, content.get("annotations", []))
 

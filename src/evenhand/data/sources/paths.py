@@ -35,13 +35,17 @@ def folders_in(folder: Path) -> list[Path]:
     return sorted(inside, key=lambda p: natural(p.name))
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Visible image files at any depth, in natural order of their names relative to ``folder``."""
+def images_in(folder: Path, *, any_name: bool = False) -> list[Path]:
+    """Visible image files at any depth, in natural order of their names relative to ``folder``.
+
+    ``any_name``: also of names that no file of ours can hold; see ``printable``.
+    """
     found = []
     for place, inside, files in os.walk(folder, followlinks=True):
         inside[:] = [name for name in inside if not name.startswith((".", "__"))]
         found += [Path(place, f) for f in files if f.lower().endswith(SUFFIXES) and not f.startswith(".")]
-    _check_names(found, folder)
+    if not any_name:
+        _check_names(found, folder)
     return sorted(found, key=lambda path: natural(path.relative_to(folder).as_posix()))
 
 
@@ -51,8 +55,12 @@ def _check_names(paths: Iterable[Path], folder: Path) -> None:
         try:
             str(path.relative_to(folder)).encode()
         except UnicodeEncodeError as error:
-            shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-            raise UserError(f"the name of '{shown}' is not UTF-8: rename it") from error
+            raise UserError(f"the name of '{printable(str(path))}' is not UTF-8: rename it") from error
+
+
+def printable(name: str) -> str:
+    """The name, bytes that are not UTF-8 being written out, as in ``ph\\xff.png``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def other_files(folder: Path) -> dict[str, int]:
