@@ -463,6 +463,8 @@ def test_a_replaced_file_of_the_same_length_is_another_one_and_a_copy_is_not(
     assert [part.count(b"\0") and part.split(b"\0")[2] != b"" for part in Files(paths, size=96).identity()][1:] == [
         True, False, True, False,
     ]  # fmt: skip
+    some = Files(paths, size=96).pick(torch.tensor([1]))
+    assert (some.stored, Files(paths, size=96).held(True).stored) == (4, 0)
     monkeypatch.setattr(files_module, "PROBE", 6)
     middle = first[len(first) // 2 - 3 : len(first) // 2 + 3]
     assert files_module._probe(str(paths[1]), len(first)) == hashlib.blake2b(middle, digest_size=8).hexdigest()

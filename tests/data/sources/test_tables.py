@@ -138,6 +138,8 @@ MISTAKES = {
     "decimal comma": ("a;b;label\n1;2,5;x\n", Columns(), r"'b' is '2,5'; write it with a point, 2\.5"),
     "underscore": ("a,b,label\n1,1_000,x\n", Columns(), r"'b' is '1_000', no number"),
     "no rows": ("a,label\n", Columns(features=("a",)), "header but no rows"),
+    "thousands": ("a;b;label\n1;1,234;x\n", Columns(), r"with a point, 1\.234, or without the comma if .*, 1234$"),
+    "beyond float32": ("a,b,label\n1,1e39,x\n", Columns(), r"'b' is 1e39, not a finite number"),
     "decimal commas": ("a;b;label\n1,5;2,5;x\n", Columns(), r"'a' is '1,5'; write it with a point, 1\.5"),
     "no numbers": ("label\nx\n", Columns(), "no column 'path'"),
     "unknown split": ("a,label,split\n1,x,trian\n", Columns(), "did you mean 'train'"),

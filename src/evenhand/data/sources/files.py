@@ -107,6 +107,10 @@ class Files(Source):
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def stored(self) -> int:
+        return 0 if self.reader else len(self.paths)
+
     def fetch(self, rows: Tensor | Sequence[int], chance: torch.Generator | None = None) -> Tensor:
         chosen = torch.as_tensor(rows, dtype=torch.long).tolist()
         choose: Callable[[int, int], Box] = self.frame.box

@@ -33,6 +33,10 @@ class Scenes(Source):
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def stored(self) -> int:
+        return len(self.paths)
+
     def fetch(self, rows: Tensor, chance: torch.Generator | None = None) -> list[Tensor]:
         images = [np.array(load_image(self.paths[row], self.mode)) for row in rows.tolist()]
         return [torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1).contiguous() for image in images]

@@ -59,8 +59,8 @@ class Source(ABC):
 
     @property
     def stored(self) -> int:
-        """How many samples there are where these were picked from: an identity is of them all."""
-        return len(self)
+        """How many files there are where these were picked from, of which an identity may know a part; 0: none."""
+        return 0
 
     def pick(self, rows: Tensor) -> Source:
         """The samples at ``rows``, in that order."""

@@ -5,7 +5,7 @@ Beside them a ``label`` and perhaps a ``split`` (train, val, test, unlabelled); 
 
 from __future__ import annotations
 
-import math
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from evenhand.errors import UserError, did_you_mean
 
 BESIDE = ("label", "split")
 NUMBERS = ("id", "index", "row", "number", "nr", "no")  # names of columns that count rows
+LARGEST = torch.finfo(torch.float32).max
 
 
 class Table(Memory):
@@ -95,9 +96,11 @@ def value_of(cell: str, name: str, where: str, *, remedy: str = "name the column
         if not cell:
             raise UserError(f"{where} has no '{name}': fill it in or remove the line")
         if _number(cell.replace(",", ".")) is not None:
-            raise UserError(f"{where}: '{name}' is '{cell}'; write it with a point, {cell.replace(',', '.')}")
+            thousands = re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", cell)
+            other = f", or without the comma if that marks thousands, {cell.replace(',', '')}" if thousands else ""
+            raise UserError(f"{where}: '{name}' is '{cell}'; write it with a point, {cell.replace(',', '.')}{other}")
         raise UserError(f"{where}: '{name}' is '{cell}', no number; {remedy}")
-    if not math.isfinite(torch.tensor(found, dtype=torch.float32).item()):
+    if not abs(found) <= LARGEST:  # nan is not, either
         raise UserError(f"{where}: '{name}' is {cell}, not a finite number: fill it in or remove the line")
     return found
 
