@@ -53,7 +53,8 @@ def test_a_class_hardly_drawn_is_named_once_enough_were() -> None:
         (False, True, 10, EVEN, ""),  # of uneven shares some class may have enough
         (False, True, 9, EVEN, ", since 9 drawn images are under 10 of each class: .*judge_samples = 30$"),
         (False, False, 30, EVEN, ", since nobody names the classes of what is drawn: set needs.annotator"),
-        (True, False, 28, EVEN, ""),  # of which the first class is asked for ten times
+        (True, False, 28, EVEN, r" for 2 of 3 classes \(bee, cow\), since 28 drawn images are under 10 of each class"),
+        (False, False, 30, [30], ""),  # of one class there is nothing to name
         (True, False, 27, EVEN, ", since 27 drawn images are under 10 of each class: .*judge_samples = 30$"),
         (False, True, 30, [9, 9, 9], ", since 'val' has under 10 images of each to compare with: add some, or hold"),
         (False, True, 30, [10, 9, 3], r" for 2 of 3 classes \(bee, cow\), since 'val' has under 10 images of each"),

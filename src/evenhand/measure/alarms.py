@@ -22,21 +22,24 @@ def warn_of_silence(peers: Stream, drawn: int, *, asked: bool, annotated: bool) 
 
     Of all classes, or of those that have too few ``peers``. Classes are those ``asked`` for, or an annotator's.
     """
-    K, of = len(peers.classes), ""
+    K = len(peers.classes)
+    if K < 2:
+        return
     counts = [0] * K if peers.target is None else peers.counts
-    most = -(-drawn // K) if asked else drawn  # of a class
-    few = [name for name, count in zip(peers.classes, counts, strict=True) if count < FEWEST]
+    asks = [(drawn + K - 1 - k) // K if asked else drawn for k in range(K)]  # in turn; others may be of any class
+    undrawn, few = ([k for k in range(K) if of_class[k] < FEWEST] for of_class in (asks, counts))
     if not (asked or annotated):
-        why = "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
-    elif most < FEWEST:
-        why = f"{drawn} drawn images are under {FEWEST} of each class: set method.measure.judge_samples = {FEWEST * K}"
+        mute, why = [], "nobody names the classes of what is drawn: set needs.annotator to a classifier's recipe or run"
+    elif undrawn:
+        more = f"set method.measure.judge_samples = {FEWEST * K}"
+        mute, why = undrawn, f"{drawn} drawn images are under {FEWEST} of each class: {more}"
     elif few:
-        named = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-        of = f" for {len(few)} of {K} classes ({named})" if len(few) < K else ""
         remedy = "add some" if peers.name == "labelled" else "add some, or hold out none"
-        why = f"'{peers.name}' has under {FEWEST} images of each to compare with: {remedy}"
+        mute, why = few, f"'{peers.name}' has under {FEWEST} images of each to compare with: {remedy}"
     else:
         return
+    named = ", ".join(peers.classes[k] for k in mute[:5]) + (f" and {len(mute) - 5} more" if len(mute) > 5 else "")
+    of = f" for {len(mute)} of {K} classes ({named})" if 0 < len(mute) < K else ""
     warnings.warn(f"no collapse alarm{of}, since {why}", stacklevel=2)
 
 
