@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -431,8 +433,10 @@ def test_misuse_is_named() -> None:
     with pytest.raises(ValueError, match=r"rho=-1"):
         SAM(sgd(net), rho=-1)
     assert SAM(sgd(net), rho=np.float32(0.5)).rho == 0.5
-    with pytest.raises(ValueError, match=r"rho='auto': use a radius"):
-        SAM(sgd(net), rho="auto")  # type: ignore[arg-type]
+    strange: list[Any] = ["auto", None, [0.1]]
+    for rho in strange:
+        with pytest.raises(ValueError, match=rf"rho={re.escape(repr(rho))}: use a radius"):
+            SAM(sgd(net), rho=rho)
     with pytest.raises(ValueError, match="wrap an instance"):
         SAM(net.parameters(), torch.optim.SGD)  # type: ignore[arg-type]  # another SAM's order
     with pytest.raises(ValueError, match="wrap an instance"):

@@ -74,10 +74,9 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not beyond_memory(error):
             raise
-        remedy = (
-            "take fewer at a time (--batch, method.batch, run.eval_batch) or the processor (--device cpu, run.device)"
-        )
-        print(f"evenhand: this does not fit into memory; {remedy}", file=sys.stderr)
+        fewer = "take fewer at a time where the command has --batch"
+        gpu = "keep off the GPU by CUDA_VISIBLE_DEVICES= before the command"
+        print(f"evenhand: this does not fit into memory; {fewer}, or {gpu}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

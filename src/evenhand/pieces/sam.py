@@ -17,6 +17,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ class SAM(Wrapped):
 
     def __init__(self, base_optimizer: torch.optim.Optimizer, rho: float = 0.05) -> None:
         super().__init__(base_optimizer)
-        if isinstance(rho, str) or not 0 <= rho < math.inf:
+        is_number = isinstance(rho, Real | Tensor)
+        if not (is_number and 0 <= rho < math.inf):
             raise ValueError(f"rho={rho!r}: use a radius of at least 0, 0.05 to begin with")
         self.rho: float | Tensor = rho
         self._climbed = self._warned = False

@@ -106,7 +106,7 @@ def _one_split(recipes: list[Recipe], overrides: list[str]) -> str:
     given = {key for text in overrides for key, _ in named(*parse_override(text))}
     for recipe in recipes:
         if "data.split_seed" in given or recipe.data.split_seed != DataSettings.model_fields["split_seed"].default:
-            return "data.split_seed is set, to one split for all seeds; leave it out"
+            return "data.split_seed is set, to one split for all seeds; leave it out, in a copy of the recipe"
         for name, need in recipe.needs.items():
             if Path(need.recipe).is_dir():  # it may have been trained on what another split tests
                 return f"needs.{name} is one run for all seeds, of one split; use --no-splits"
