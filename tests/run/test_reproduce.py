@@ -174,6 +174,20 @@ def test_a_number_over_splits_is_not_compared_with_one_split(quick: Path, tmp_pa
     assert "not compared, it is over several splits; use --splits" in table
 
 
+def test_a_number_of_paired_runs_is_compared_over_its_own_seeds_alone(quick: Path, tmp_path: Path) -> None:
+    """Its tolerance is smaller than what other splits make of it."""
+    number = "{ value = 0.5, tolerance = 0.1, source = 'measured', seeds = [1, 2], splits = true, paired = true }"
+    quick.write_text(expecting(number))
+    for first, seeds, verdict in (
+        (1, 2, "agrees"),
+        (0, 2, "not compared, it holds for its own splits alone, of seeds 1, 2"),
+        (1, 1, "not compared, it holds for its own splits alone, of seeds 1, 2"),
+    ):
+        out = tmp_path / f"{first}-{seeds}"
+        table = reproduce(str(quick), seeds=seeds, first_seed=first, out=out, splits=True, variants=["ce"])
+        assert verdict in said(table)
+
+
 def test_large_data_keep_their_split(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SMALL", 10)
     folder = reproduce(str(quick), seeds=2, variants=["ce"], out=tmp_path / "runs")
