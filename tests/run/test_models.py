@@ -391,6 +391,15 @@ def test_a_run_whose_last_checkpoint_is_gone_goes_on_from_the_latest_other(tmp_p
         assert torch.equal(x, y)
 
 
+def test_a_run_of_which_the_best_checkpoint_alone_is_there_begins_anew_with_a_word(tmp_path: Path) -> None:
+    run: Tree = {"data": {"val_per_class": 2}, "steps": 4, "select": "val:accuracy"}
+    folder = train(recipe(tmp_path / "run", classifier(), **run, stop_after=3, eval_every=0.1))
+    (folder / "last.pt").unlink()
+    assert [file.name for file in folder.glob("*.pt")] == ["best.pt"]
+    with pytest.warns(UserWarning, match=r"last\.pt is gone: training begins anew"):
+        train(recipe(folder, classifier(), **run, resume=True))
+
+
 def test_a_run_without_any_checkpoint_begins_without_a_word(tmp_path: Path) -> None:
     folder = train(recipe(tmp_path / "run", classifier(), steps=4, stop_after=3))
     (folder / "last.pt").unlink()

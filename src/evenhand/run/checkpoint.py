@@ -85,10 +85,10 @@ def _way_on(path: Path) -> str:
     return f"{other.name} beside it is whole (step {step}): to go on from that one, {command}"
 
 
-def _whole(path: Path) -> list[tuple[int, Path]]:
+def _whole(path: Path, pattern: str = "*.pt") -> list[tuple[int, Path]]:
     """The whole checkpoints beside this one, with their steps."""
     found = []
-    for other in path.parent.glob("*.pt"):
+    for other in path.parent.glob(pattern):
         try:
             content = _read(other) if other != path else {}
             if content["method"] and content["format"] == FORMAT:
@@ -99,13 +99,19 @@ def _whole(path: Path) -> list[tuple[int, Path]]:
 
 
 def take_up(folder: Path) -> None:
-    """Before a run goes on: where ``last.pt`` is gone, the latest whole checkpoint takes its place, with a word."""
+    """Before a run goes on: where ``last.pt`` is gone, the latest checkpoint kept takes its place, with a word.
+
+    A best one does not: it is written before what is kept at the same step, which would be passed over.
+    """
     path = folder / "last.pt"
-    if parallel.is_writer() and not path.exists() and (whole := _whole(path)):
-        step, other = max(whole)
-        warnings.warn(f"{path} is gone: the run goes on from {other.name} beside it (step {step})", stacklevel=2)
-        with atomic.replacing(path) as part:
-            shutil.copyfile(other, part)
+    if parallel.is_writer() and not path.exists():
+        if whole := _whole(path, "epoch-*.pt"):
+            step, other = max(whole)
+            warnings.warn(f"{path} is gone: the run goes on from {other.name} beside it (step {step})", stacklevel=2)
+            with atomic.replacing(path) as part:
+                shutil.copyfile(other, part)
+        elif any(folder.glob("*.pt")):
+            warnings.warn(f"{path} is gone: training begins anew", stacklevel=2)
     parallel.barrier()
 
 

@@ -32,7 +32,7 @@ class Expected(Settings):
     source: Literal["authors", "measured"]
     seeds: list[int] = Field([], description="of the runs that it is the mean of")
     splits: bool = Field(False, description="each of them had a split of its own, as with reproduce --splits")
-    paired: bool = Field(False, description="its tolerance is of differences on the same splits: it holds for its own seeds")
+    paired: bool = Field(False, description="its tolerance is of differences within splits: it holds for these seeds")
     date: str = Field("", description="on which it was measured")
 
 
