@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, ValuesView
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ def as_tensor(values: Any, *, dtype: torch.dtype | None = None, device: torch.de
     """torch's, which also takes numpy's reversed views and wide unsigned integers, and refuses a dict or Counter."""
     if isinstance(values, Mapping):  # it would be read as the list of its keys, or not at all
         raise ValueError(f"a {type(values).__name__} where a list of numbers is asked for: give its values, in order")
+    if isinstance(values, ValuesView):
+        values = list(values)
     if isinstance(values, np.ndarray):
         if values.dtype.kind == "u" and values.dtype.itemsize > 1:
             values = values.astype(np.int64)

@@ -362,3 +362,4 @@ def test_counts_by_name_are_not_read_as_the_list_of_their_keys(split: Any) -> No
     labels, counts = torch.arange(3).repeat_interleave(20), {0: 10, 1: 5, 2: 1}  # as a list [0, 1, 2]
     with pytest.raises(ValueError, match="a dict where a list of numbers is asked for: give its values, in order"):
         split(labels, counts)
+    assert str(split(labels, counts.values())) == str(split(labels, [10, 5, 1]))

@@ -180,8 +180,8 @@ def test_a_number_of_paired_runs_is_compared_over_its_own_seeds_alone(quick: Pat
     quick.write_text(expecting(number))
     for first, seeds, verdict in (
         (1, 2, "agrees"),
-        (0, 2, "not compared, it holds for its own splits alone, of seeds 1, 2"),
-        (1, 1, "not compared, it holds for its own splits alone, of seeds 1, 2"),
+        (0, 2, "not compared, it holds for its own splits alone; use --first-seed 1 --seeds 2"),
+        (1, 1, "not compared, it holds for its own splits alone; use --first-seed 1 --seeds 2"),
     ):
         out = tmp_path / f"{first}-{seeds}"
         table = reproduce(str(quick), seeds=seeds, first_seed=first, out=out, splits=True, variants=["ce"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -32,12 +33,12 @@ FEW = 3  # epochs below which a cosine by whole epochs would hardly fall
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, LayerScale)
 
 
-class Started(Settings):
+class Started(Settings, ABC):
     """A table of networks that may start from a file of weights."""
 
+    @abstractmethod
     def as_trained(self) -> Self:
         """The same networks without the weights they started from: a run has its own, and those may be gone."""
-        raise NotImplementedError
 
 
 class Net(Started):

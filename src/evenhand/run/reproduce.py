@@ -221,7 +221,8 @@ def _other_split(expected: Expected, written: Recipe, recipes: dict[Path, Recipe
     if expected.splits and one and len(paths) > 1:
         return "not compared, it is over several splits; use --splits"
     if expected.paired and sorted(recipes[path].run.seed for path in paths) != sorted(expected.seeds):
-        return f"not compared, it holds for its own splits alone, of seeds {', '.join(map(str, expected.seeds))}"
+        own = f"--first-seed {min(expected.seeds)} --seeds {len(expected.seeds)}"
+        return f"not compared, it holds for its own splits alone; use {own}"
     given = len(paths) > 1 and len({_digests(path) for path in paths}) == 1  # no seed changes it
     return "" if expected.splits or one or given else "not compared, it is of one split; use --no-splits"
 
